@@ -14,6 +14,8 @@ from trainpilot.errors import UsageError
 if TYPE_CHECKING:
     from torch import nn
 
+    from trainpilot.hardware import Calibration
+
 MEMORY_FORMATS = ("contiguous", "channels_last")
 
 
@@ -144,6 +146,21 @@ class Backend(ABC):
     @abstractmethod
     def info(self) -> DeviceInfo:
         """Describe the device; cheap, and never raises for a missing one."""
+
+    @abstractmethod
+    def calibration(
+        self, settings: ExecutionSettings | None = None, *, refresh: bool = False, run: bool = True
+    ) -> Calibration | None:
+        """Return the calibration figures of the backend at these settings.
+
+        Args:
+            settings: Execution settings; default: float32 on all usable threads.
+            refresh: Probe again even if cached figures are valid.
+            run: Probe now (a few seconds) where nothing is cached; if False, return None there.
+
+        Raises:
+            BackendUnusableError: The device cannot be used.
+        """
 
     @abstractmethod
     def prepare(

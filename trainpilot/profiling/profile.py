@@ -8,6 +8,25 @@ from typing import Any, Literal
 
 Phase = Literal["forward", "loss", "backward", "optimizer"]
 
+# Classes of operators whose cost has one form. Names are part of the dataset: add, never rename.
+OP_CLASSES = (
+    "matmul",
+    "conv",
+    "depthwise_conv",
+    "attention",
+    "rnn",
+    "embedding",
+    "norm",
+    "softmax",
+    "elementwise",
+    "reduction",
+    "pool",
+    "copy",
+    "random",
+    "optimizer",
+    "other",
+)
+
 # The keys of the documented API come first.
 DOCUMENTED_KEYS = ("params", "layers", "has_conv", "has_rnn", "depth", "avg_layer_size")
 
