@@ -69,18 +69,13 @@ def main_output(outputs: Any) -> Tensor | None:
 def _own_loss(outputs: Any) -> Tensor | None:
     import torch
 
-    candidates: list[Any] = [getattr(outputs, "loss", None)]
-    if isinstance(outputs, Mapping):
-        candidates.append(outputs.get("loss"))
-    if isinstance(outputs, tuple | list) and outputs:
-        candidates.append(outputs[0])
-    if isinstance(outputs, torch.Tensor) and outputs.ndim == 0:
-        candidates.append(outputs)
-    for value in candidates:
-        if isinstance(value, torch.Tensor) and value.numel() == 1 and value.ndim <= 1 and value.is_floating_point():
-            # A (1,)-shaped first element of a tuple may be a prediction of batch size 1, so only scalars count there.
-            if value.ndim == 0 or value is not (outputs[0] if isinstance(outputs, tuple | list) else None):
-                return value.reshape(())
+    named = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if isinstance(named, torch.Tensor) and named.numel() == 1 and named.is_floating_point():
+        return named.reshape(())
+    first = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs
+    # A first element of shape (1,) may be the prediction for a batch of one, so only a true scalar is a loss.
+    if isinstance(first, torch.Tensor) and first.ndim == 0 and first.is_floating_point():
+        return first
     return None
 
 

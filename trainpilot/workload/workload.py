@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from trainpilot import zoo
 from trainpilot.errors import ModelError, TrainPilotError, UsageError
@@ -190,7 +190,7 @@ class Workload:
 
     def _build(self) -> nn.Module:
         if _is_module(self.model):
-            return self.model  # type: ignore[return-value]
+            return self.model
         builder = self._reference.build if isinstance(self.model, str) else self.model
         try:
             built = builder(**self.settings)  # type: ignore[operator]
@@ -201,7 +201,7 @@ class Workload:
             raise ModelError(f"{self.name}: the builder raised {message}") from error
         if not _is_module(built):
             raise ModelError(f"{self.name}: the builder must return a torch.nn.Module, got {type(built).__name__}")
-        return built  # type: ignore[no-any-return]
+        return built
 
     def _maker(self, given: Any, fallback: Callable[[int], Any] | None) -> Callable[[int], ModelInputs]:
         if given is None:
@@ -209,7 +209,7 @@ class Workload:
             return lambda batch_size: ModelInputs.of(fallback(batch_size))
         if callable(given):
             return lambda batch_size: ModelInputs.of(self._call("example_inputs", given, batch_size))
-        return lambda batch_size: ModelInputs.of(given)
+        return lambda _batch_size: ModelInputs.of(given)
 
     def _targets_maker(self, fallback: Callable[[int], Any] | None) -> Callable[[int], Any] | None:
         given = self.targets
@@ -217,7 +217,7 @@ class Workload:
             return fallback
         if callable(given):
             return lambda batch_size: self._call("targets", given, batch_size)
-        return lambda batch_size: given
+        return lambda _batch_size: given
 
     def _call(self, what: str, function: Callable[[int], Any], batch_size: int) -> Any:
         try:
@@ -235,7 +235,7 @@ class Workload:
             place, _, function = self.model.rpartition(":")
             return digest(["code", place, function, self._reference.digest, dict(self.settings)])
         if _is_module(self.model):
-            return module_identity(self.model)  # type: ignore[arg-type]
+            return module_identity(self.model)
         return digest(["builder", function_identity(self.model), dict(self.settings)])
 
     @cached_property
@@ -291,7 +291,7 @@ class Workload:
         return cls(**fields)
 
 
-def _is_module(value: Any) -> bool:
+def _is_module(value: Any) -> TypeGuard[nn.Module]:
     # torch is imported only if the value can be a module at all: naming a zoo model must stay cheap.
     if value is None or isinstance(value, str | type):
         return False

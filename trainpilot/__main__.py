@@ -1,0 +1,7 @@
+"""``python -m trainpilot`` is the same program as ``trainpilot``."""
+
+import sys
+
+from trainpilot.cli.main import main
+
+sys.exit(main())

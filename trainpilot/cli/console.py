@@ -1,0 +1,73 @@
+"""Where output goes: data on stdout, progress and notes on stderr, colour only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print one JSON document on stdout; NaN is no JSON, so an unknown must be None before it comes here."""
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def print_text(text: str = "") -> None:
+    """Print a line of results on stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """Print a line of progress or explanation on stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
+    """Print a table on stdout; columns whose name starts with ``>`` are right-aligned.
+
+    Off a terminal the table is as wide as its content, so that nothing is cut in a pipe or a file.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        expand=False,
+    )
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console.print(table)
+
+
+class ProgressLine:
+    """A line of progress on stderr: rewritten in place on a terminal, else a new line every few seconds."""
+
+    def __init__(self, interval_s: float = 5.0) -> None:
+        self._interval_s = interval_s
+        self._terminal = sys.stderr.isatty()
+        self._last = float("-inf")
+        self._width = 0
+
+    def show(self, text: str, *, final: bool = False) -> None:
+        """Show ``text``; between two calls closer than the interval only a terminal is updated."""
+        import time
+
+        now = time.monotonic()
+        if self._terminal:
+            sys.stderr.write("\r" + text.ljust(self._width) + ("\n" if final else ""))
+            self._width = len(text)
+        elif final or now - self._last >= self._interval_s:
+            sys.stderr.write(text + "\n")
+            self._last = now
+        sys.stderr.flush()
