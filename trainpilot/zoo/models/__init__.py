@@ -1,0 +1,1 @@
+"""Builders of the models; these modules import torch."""
