@@ -1,1 +1,22 @@
-""""""
+"""The machine: fingerprint, usable cores and memory, load, versions, and calibration probes."""
+
+from trainpilot.hardware.calibration import cached_calibration, calibrate
+from trainpilot.hardware.cores import usable_cores
+from trainpilot.hardware.load import sample_load
+from trainpilot.hardware.machine import machine
+from trainpilot.hardware.memory import memory_available_bytes
+from trainpilot.hardware.types import Calibration, Load, Machine
+from trainpilot.hardware.versions import versions
+
+__all__ = [
+    "Calibration",
+    "Load",
+    "Machine",
+    "cached_calibration",
+    "calibrate",
+    "machine",
+    "memory_available_bytes",
+    "sample_load",
+    "usable_cores",
+    "versions",
+]
