@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainpilot.workload import DTYPES, Workload
 from trainpilot.errors import UsageError
+from trainpilot.workload import DTYPES, Workload
 
 if TYPE_CHECKING:
     from torch import nn

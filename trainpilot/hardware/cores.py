@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from trainpilot.hardware.cgroups import cpu_quota
@@ -61,6 +61,6 @@ def cores_by_environment(granted: int, environ: Mapping[str, str]) -> int:
     return asked
 
 
-@lru_cache(maxsize=None)
+@cache
 def _warn(message: str) -> None:
     logger.warning(message)

@@ -170,9 +170,10 @@ def _sysctl() -> dict[str, str]:
 def _apple_processor(sysctl: dict[str, str]) -> tuple[str, tuple[str, ...]]:
     present = {key.rsplit(".", 1)[-1] for key, value in sysctl.items() if value == "1"}
     arm = [ours for theirs, ours in _APPLE_SETS.items() if theirs in present]
-    intel = sysctl.get("machdep.cpu.features", "").lower().split() + sysctl.get(
-        "machdep.cpu.leaf7_features", ""
-    ).lower().split()
+    intel = (
+        sysctl.get("machdep.cpu.features", "").lower().split()
+        + sysctl.get("machdep.cpu.leaf7_features", "").lower().split()
+    )
     renamed = {"avx1.0": "avx", "sse4.2": "sse4_2"}
     x86 = {renamed.get(name, name) for name in intel} & set(_X86_SETS)
     return sysctl.get("machdep.cpu.brand_string", ""), (*arm, *sorted(x86))

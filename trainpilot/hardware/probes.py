@@ -111,9 +111,7 @@ def run_probes(
     return figures
 
 
-def _time_probe(
-    probe: _Probe, context: _Context, synchronize: Call, clock: Callable[[], float]
-) -> tuple[float, float]:
+def _time_probe(probe: _Probe, context: _Context, synchronize: Call, clock: Callable[[], float]) -> tuple[float, float]:
     """Return (best time of one call in s, its amount)."""
     for scale in probe.scales:
         work = probe.make(context, scale)
@@ -393,7 +391,7 @@ def _step_overhead(context: _Context, width: int) -> _Work:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(context.device.type, dtype=context.dtype if half else None, enabled=half):
             loss = functional.mse_loss(model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         optimizer.step()
 
     return _Work(run, 1)
