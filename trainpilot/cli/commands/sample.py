@@ -37,7 +37,7 @@ def sample(
     if as_json:
         print_json(document)
     else:
-        shape = "x".join(map(str, document["sample_shape"]))
+        shape = "x".join(str(size) for size in written.x_train.shape[1:])
         print_text(
             f"{folder}: {document['train_size']} training and {document['validation_size']} validation samples "
             f"of {shape}, {written.classes} classes (handwritten digits, from scikit-learn)"

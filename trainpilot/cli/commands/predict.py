@@ -1,0 +1,145 @@
+"""``trainpilot predict`` and ``trainpilot select``: what training will take, and where to train."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainpilot.cli.console import print_json, print_table, print_text
+from trainpilot.cli.options import JsonFlag, WorkloadOptions, with_workload_options
+from trainpilot.report.format import byte_size, with_interval
+
+if TYPE_CHECKING:
+    from trainpilot.selection import Selection
+    from trainpilot.workload import Workload
+
+_Backends = Annotated[
+    list[str] | None, typer.Option("--backend", help="Candidate; repeatable. Default: every real backend.")
+]
+_Threads = Annotated[
+    list[int] | None, typer.Option("--threads", help="CPU threads; repeat to compare. Default: all usable ones.")
+]
+_MemoryFormat = Annotated[str, typer.Option("--memory-format", help="contiguous or channels_last.")]
+
+
+@with_workload_options
+def predict(
+    options: WorkloadOptions,
+    backend: _Backends = None,
+    threads: _Threads = None,
+    memory_format: _MemoryFormat = "contiguous",
+    as_json: JsonFlag = False,
+) -> None:
+    """Predict time per step, per epoch and in total, and peak memory, on each backend."""
+    workload = options.workload()
+    selection = _select(workload, backend, threads, memory_format)
+    if as_json:
+        print_json(document(workload, selection))
+        return
+    print_predictions(workload, selection)
+    for name, reason in selection.excluded.items():
+        print_text(f"{name}: {reason}")
+
+
+@with_workload_options
+def select(
+    options: WorkloadOptions,
+    backend: _Backends = None,
+    threads: _Threads = None,
+    memory_format: _MemoryFormat = "contiguous",
+    objective: Annotated[str, typer.Option("--objective", help="time or energy.")] = "time",
+    memory_limit: Annotated[
+        int | None, typer.Option("--memory-limit-bytes", help="Memory that the run may use; default: what is free.")
+    ] = None,
+    power_limit: Annotated[float | None, typer.Option("--power-limit-w", help="Mean power allowed, in W.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Choose where to train, with the probability that the choice is the fastest, and the reasons."""
+    workload = options.workload()
+    selection = _select(
+        workload,
+        backend,
+        threads,
+        memory_format,
+        objective=objective,
+        memory_limit_bytes=memory_limit,
+        power_limit_w=power_limit,
+    )
+    if as_json:
+        print_json(document(workload, selection))
+    else:
+        print_selection(selection)
+
+
+def _select(
+    workload: Workload, backends: list[str] | None, threads: list[int] | None, memory_format: str, **limits: Any
+) -> Selection:
+    from trainpilot.backends import ExecutionSettings, get_backend
+    from trainpilot.selection import select as choose
+
+    for name in backends or ():
+        get_backend(name)  # a misspelt name is told before anything is imported or probed
+    counts: Sequence[int | None] = threads or (None,)
+    variants = [
+        ExecutionSettings(threads=count, dtype=workload.dtype, memory_format=memory_format) for count in counts
+    ]
+    return choose(workload, backends=backends, settings=variants, **limits)
+
+
+def document(workload: Workload, selection: Selection) -> dict[str, Any]:
+    """The JSON document of predictions and the decision (schema 1)."""
+    return {
+        "schema": 1,
+        "workload": {
+            "name": workload.name,
+            "family": workload.family,
+            "batch_size": workload.plan.batch_size,
+            "dataset_size": workload.plan.dataset_size,
+            "epochs": workload.plan.epochs,
+            "steps": workload.plan.steps,
+            "optimizer": workload.optimizer_name,
+            "dtype": workload.dtype,
+        },
+        **selection.to_dict(),
+    }
+
+
+def print_predictions(workload: Workload, selection: Selection) -> None:
+    """Print what each candidate would take."""
+    plan = workload.plan
+    print_text(
+        f"{workload.name}: {plan.dataset_size:,} samples, batch {plan.batch_size}, {plan.epochs} epochs, "
+        f"{plan.steps:,} steps, {workload.optimizer_name}, {workload.dtype}"
+    )
+    print_table(
+        ["candidate", ">per step", ">per epoch", ">in total", ">peak memory", "source", "in range"],
+        [
+            [
+                label,
+                with_interval(found.step_time_s),
+                with_interval(found.epoch_time_s),
+                with_interval(found.total_time_s),
+                with_interval(found.peak_memory_bytes, byte_size),
+                found.source,
+                "yes" if found.in_range else "no",
+            ]
+            for label, found in selection.predictions.items()
+        ],
+    )
+    for label, found in selection.predictions.items():
+        for text in found.notes:
+            print_text(f"{label}: {text}")
+
+
+def print_selection(selection: Selection) -> None:
+    """Print the decision and its reasons."""
+    verdict = "" if selection.clear else ", no clear difference"
+    print_text(
+        f"train on {selection.candidate} (confidence {selection.confidence:.2f}{verdict}; source: {selection.source})"
+    )
+    for reason in selection.reasons:
+        print_text(f"  {reason}")
+    for name, reason in selection.excluded.items():
+        print_text(f"  not {name}: {reason}")
