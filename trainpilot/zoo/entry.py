@@ -124,6 +124,7 @@ class ModelEntry:
         has_conv: A convolution is among its layers.
         has_rnn: A recurrent layer is among its layers.
         contradiction: Returns what is wrong with settings that are valid one by one, or None.
+        fixed: Arguments of the builder that are no settings.
     """
 
     name: str
@@ -136,6 +137,7 @@ class ModelEntry:
     has_conv: bool = False
     has_rnn: bool = False
     contradiction: Callable[[Settings], str | None] | None = None
+    fixed: Settings = field(default_factory=dict)
 
     def resolve_settings(self, given: Settings) -> dict[str, Any]:
         """Fill in the defaults.
@@ -173,7 +175,7 @@ class ModelEntry:
         """
         resolved = self.resolve_settings(settings)
         module, _, name = self.builder.partition(":")
-        model: nn.Module = getattr(importlib.import_module(module), name)(**resolved)
+        model: nn.Module = getattr(importlib.import_module(module), name)(**self.fixed, **resolved)
         return model
 
     def input_shape(self, settings: Settings) -> tuple[int, ...]:

@@ -112,8 +112,7 @@ def _sizes(entry: ModelEntry, data: TrainingData) -> dict[str, int]:
     if "sequence" in known and "features" in known:
         if len(shape) != 2:
             raise DataError(f"{entry.name} takes samples of shape (steps, features); {data.name} has {shape}")
-        order = entry.inputs[0].shape({"sequence": 0, "features": 1})
-        return {"sequence": shape[order.index(0)], "features": shape[order.index(1)]}
+        return {"sequence": shape[0], "features": shape[1]}
     if "features" in known:
         return {"features": math.prod(shape)}
     raise DataError(f"{entry.name} cannot be trained on {data.name}")
