@@ -90,6 +90,22 @@ def is_known(prediction: Prediction) -> bool:
     return prediction.total_time_s is not None and prediction.source in ("measured", "learned", "analytic")
 
 
+def unknown_prediction(backend: str, note: str) -> Prediction:
+    """A prediction without numbers; ``note`` says why."""
+    return Prediction(
+        backend=backend,
+        step_time_s=None,
+        setup_time_s=None,
+        epoch_time_s=None,
+        total_time_s=None,
+        peak_memory_bytes=None,
+        energy_j=None,
+        source="unknown",
+        in_range=False,
+        notes=(note,),
+    )
+
+
 def choose(
     candidates: Mapping[str, Prediction],
     *,

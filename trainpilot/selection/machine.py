@@ -15,7 +15,7 @@ from trainpilot.hardware import sample_load, usable_cores
 from trainpilot.predictors import Prediction, predict
 from trainpilot.profiling import WorkloadProfile
 from trainpilot.profiling import profile as profile_step
-from trainpilot.selection.choice import Limits, Selection, choose, is_known, no_data_reason
+from trainpilot.selection.choice import Limits, Selection, choose, is_known, no_data_reason, unknown_prediction
 from trainpilot.selection.load import adjust_for_load, interference_factor
 from trainpilot.settings import load_settings
 from trainpilot.workload import Workload
@@ -35,6 +35,43 @@ def usable_backend(name: str | Backend) -> Backend:
     if not found.usable:
         raise BackendUnusableError(f"backend {backend.name} cannot be used here: {found.reason}")
     return backend
+
+
+def predict_under_load(
+    workload: Workload,
+    backend: Backend,
+    cpu_utilization: float,
+    *,
+    settings: ExecutionSettings | None = None,
+    profile: WorkloadProfile | None = None,
+) -> Prediction:
+    """Predict a workload on a backend, adjusted for what else the machine does; unknown where there is no data.
+
+    Args:
+        workload: What to train.
+        backend: Where.
+        cpu_utilization: Busy share of the CPU by everything else, 0 to 1; accelerators tell their own.
+        settings: Execution settings.
+        profile: Profile of the workload, if it is at hand.
+
+    Raises:
+        UnsupportedError: The backend lacks an operator, dtype or setting of the workload.
+    """
+    try:
+        found = predict(workload, backend.name, settings=settings, profile=profile)
+    except NoDataError as error:
+        return unknown_prediction(backend.name, str(error))
+    if backend.name == "cpu":
+        cores = usable_cores()
+        threads = cores if settings is None or settings.threads is None else settings.threads
+        return adjust_for_load(
+            found, interference_factor(cpu_utilization, threads=threads, cores=cores), cpu_utilization
+        )
+    utilization = backend.info().utilization
+    if utilization is None:
+        return found
+    # A device is one unit: whatever runs on it wants all of it.
+    return adjust_for_load(found, interference_factor(utilization, threads=1, cores=1), utilization)
 
 
 def select(
@@ -89,13 +126,10 @@ def select(
     room: dict[str, int] = {}
     for label, (backend, variant) in labelled.items():
         try:
-            found = predict(workload, backend.name, settings=variant, profile=profile)
+            predictions[label] = predict_under_load(workload, backend, utilization, settings=variant, profile=profile)
         except UnsupportedError as error:
             excluded[label] = str(error)
             continue
-        except NoDataError as error:
-            found = _unknown(backend.name, str(error))
-        predictions[label] = _adjusted(found, backend, variant, utilization)
         available = backend.info().memory_available_bytes if memory_limit_bytes is None else memory_limit_bytes
         if available is not None:
             room[label] = available
@@ -153,37 +187,6 @@ def _cpu_utilization(hardware_state: Mapping[str, Any] | None) -> float:
     return float(value)
 
 
-def _adjusted(
-    prediction: Prediction, backend: Backend, variant: ExecutionSettings | None, cpu_utilization: float
-) -> Prediction:
-    if backend.name == "cpu":
-        cores = usable_cores()
-        threads = cores if variant is None or variant.threads is None else variant.threads
-        return adjust_for_load(
-            prediction, interference_factor(cpu_utilization, threads=threads, cores=cores), cpu_utilization
-        )
-    utilization = backend.info().utilization
-    if utilization is None:
-        return prediction
-    # A device is one unit: whatever runs on it wants all of it.
-    return adjust_for_load(prediction, interference_factor(utilization, threads=1, cores=1), utilization)
-
-
-def _unknown(backend: str, note: str) -> Prediction:
-    return Prediction(
-        backend=backend,
-        step_time_s=None,
-        setup_time_s=None,
-        epoch_time_s=None,
-        total_time_s=None,
-        peak_memory_bytes=None,
-        energy_j=None,
-        source="unknown",
-        in_range=False,
-        notes=(note,),
-    )
-
-
 def _by_rules(
     profile: WorkloadProfile,
     predictions: Mapping[str, Prediction],
@@ -191,7 +194,9 @@ def _by_rules(
     utilization: float,
 ) -> Selection:
     """The cascade's answer among candidates of which nothing is known."""
-    backends = {found.backend: label for label, found in reversed(predictions.items())}
+    backends: dict[str, str] = {}
+    for label, found in predictions.items():
+        backends.setdefault(found.backend, label)  # the first of several settings is the simplest
     rule = rules.decide(profile, ane_available="ane" in backends, cpu_utilization=utilization)
     unknown = ", ".join(backends)
     reasons = [f"no predictor has data for {unknown}, so a rule answers: {rule.reason}"]

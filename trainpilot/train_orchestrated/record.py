@@ -1,0 +1,176 @@
+"""A training run as a row of the timing dataset, and a place for the row where the store cannot take it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+from trainpilot.backends import Backend, ExecutionSettings
+from trainpilot.benchmarking import Measurement
+from trainpilot.benchmarking.contention import Interference, contention
+from trainpilot.benchmarking.timing import QUANTILES, count_outliers, quantile
+from trainpilot.errors import StoreError, TrainingError
+from trainpilot.hardware import Load, machine, usable_cores, versions
+from trainpilot.profiling import WorkloadProfile
+from trainpilot.settings import load_settings
+from trainpilot.store import open_store
+from trainpilot.train_orchestrated.loop import Run
+from trainpilot.workload import Workload
+from trainpilot.workload.identity import digest
+
+STORE = "store"
+_NOISY_IQR = 0.15  # as in the benchmark: the middle half spreads over this share of the median
+
+_logger = logging.getLogger("trainpilot")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunContext:
+    """What a row says besides what the loop measured.
+
+    Attributes:
+        row_id: Unique id of the row.
+        workload: What was trained.
+        profile: Its profile.
+        backend: Where.
+        settings: How.
+        load: Load of the machine before the run.
+        started_at: Seconds since the epoch.
+        threads: CPU threads in use.
+        setup_time_s: Building the model and bringing it to the device.
+        placement: Where the work really ran, or None if that is not known.
+        peak_memory_bytes: Peak memory that the run added, or None.
+        others_cores: Cores that something else kept busy during the run, or None.
+    """
+
+    row_id: str
+    workload: Workload
+    profile: WorkloadProfile
+    backend: Backend
+    settings: ExecutionSettings
+    load: Load
+    started_at: float
+    threads: int
+    setup_time_s: float | None
+    placement: str | None
+    peak_memory_bytes: int | None
+    others_cores: float | None
+
+
+def as_measurement(context: RunContext, run: Run) -> Measurement:
+    """Make the row of a run.
+
+    The label is the median of the full steps after the first one. An interrupted run is a good row as long as it has
+    one; without any it is ``failed``, because there is no label.
+    """
+    workload, profile = context.workload, context.profile
+    here, times = machine(), run.full_steps_s
+    status, reason = run.status, run.reason
+    if status == "ok" and not times:
+        status, reason = "failed", reason or "no full step after the first one, so there is no label"
+    step_time_s = quantile(times, 0.5) if times and status == "ok" else None
+    calibration = context.backend.calibration(context.settings, run=False)
+    signs = Interference(wall_s=sum(times), cpu_s=run.cpu_time_s, others_cores=context.others_cores)
+    spread = quantile(times, 0.75) - quantile(times, 0.25) if times else 0.0
+    return Measurement(
+        row_id=context.row_id,
+        # A training run is never what a sweep would resume, so its key is its own.
+        config_key=digest(["training", context.row_id]),
+        repetition=0,
+        sweep_id="training",
+        origin="training",
+        created_at=context.started_at,
+        workload_hash=workload.workload_hash,
+        model_hash=workload.model_hash,
+        name=workload.name,
+        family=workload.family,
+        model_settings=dict(workload.settings),
+        batch_size=profile.batch_size,
+        optimizer=workload.optimizer_name,
+        dtype=context.settings.dtype,
+        input_signature=list(profile.input_signature),
+        features=dict(profile.features),
+        op_groups=[dataclasses.asdict(group) for group in profile.op_groups],
+        backend=context.backend.name,
+        requested_placement=context.backend.name,
+        actual_placement=context.placement,
+        threads=context.threads,
+        memory_format=context.settings.memory_format,
+        simulated=context.backend.simulated,
+        machine_id=here.machine_id,
+        machine=dataclasses.asdict(here),
+        calibration={} if calibration is None else dict(calibration.figures),
+        versions=versions(),
+        load_average_1min=context.load.load_average_1min,
+        cpu_utilization=context.load.cpu_utilization,
+        phase="train_step",
+        status=status,  # type: ignore[arg-type]  # one of STATUSES
+        reason=reason,
+        step_time_s=step_time_s,
+        step_quantiles_s={name: quantile(times, share) for name, share in QUANTILES.items()} if times else {},
+        steps=len(times),
+        outliers=count_outliers(times) if times else 0,
+        first_step_s=run.first_step_s,
+        setup_time_s=context.setup_time_s,
+        data_time_s=quantile(run.data_s, 0.5) if run.data_s else None,
+        cpu_time_s=run.cpu_time_s / run.steps if run.steps else None,
+        peak_memory_bytes=context.peak_memory_bytes,
+        loss_finite=None if run.steps == 0 else status != "nonfinite_loss",
+        contended=bool(
+            contention(signs, threads=context.threads, cores=usable_cores(), on_cpu=context.backend.name == "cpu")
+        ),
+        noisy=bool(times) and spread > _NOISY_IQR * quantile(times, 0.5),
+    )
+
+
+def record(row: Measurement) -> tuple[str, str]:
+    """Append a row to the store, or write it to a file of its own where the store cannot take it.
+
+    Returns:
+        Where it is (``store`` or a path), and a warning, which is empty if all went well.
+
+    Raises:
+        TrainingError: There is no place to write to at all; the text is the reason.
+    """
+    try:
+        with open_store() as store:
+            store.append(row)
+    except (StoreError, OSError) as error:
+        path = _spill(row)
+        warning = f"the run could not be recorded in the timing dataset ({error}); its row is in {path}"
+        _logger.warning("%s", warning)
+        return str(path), warning
+    return STORE, ""
+
+
+def _spill(row: Measurement) -> Path:
+    """Write the row as JSON into the first folder that takes it; complete or not at all."""
+    content = json.dumps(dataclasses.asdict(row), allow_nan=False).encode()
+    refused: list[str] = []
+    for folder in (load_settings().data_dir / "spill", Path(tempfile.gettempdir())):
+        path = folder / f"trainpilot-row-{row.row_id}.json"
+        temporary = path.with_suffix(f".{os.getpid()}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            refused.append(f"{folder}: {error.strerror or error}")
+            _forget(temporary)
+        else:
+            return path
+    raise TrainingError(f"the run could not be recorded anywhere: {'; '.join(refused)}")
+
+
+def _forget(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _logger.debug("%s: %s", path, error)
