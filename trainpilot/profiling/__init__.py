@@ -1,1 +1,39 @@
-""""""
+"""Profiling: a trace of one training step, operator by operator, with FLOPs, bytes and peak memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainpilot.profiling.features import features_of
+from trainpilot.profiling.profile import OP_CLASSES, MemoryEstimate, OpGroup, WorkloadProfile
+
+if TYPE_CHECKING:
+    from trainpilot.workload import Workload
+
+__all__ = [
+    "OP_CLASSES",
+    "MemoryEstimate",
+    "OpGroup",
+    "WorkloadProfile",
+    "features_of",
+    "profile",
+]
+
+
+# A function here, because reading a profile must not load torch, and a lazy attribute would be hidden by the
+# submodule of the same name.
+def profile(workload: Workload) -> WorkloadProfile:
+    """Count one training step of a workload: forward, loss, backward and optimizer.
+
+    The step runs on fake tensors, so nothing of the model's size is computed or allocated, and always on copies: the
+    user's model, inputs and random generators are the same afterwards, also when something raises. A model whose
+    control flow reads values runs once on real tensors instead, again on copies.
+
+    Raises:
+        ModelError: The model cannot be built or raises, or is quantised and so cannot be trained.
+        NothingToTrainError: No parameter requires a gradient.
+        LossRequiredError: No loss was given and none can be inferred.
+    """
+    from trainpilot.profiling.profiler import profile_workload
+
+    return profile_workload(workload)

@@ -1,0 +1,149 @@
+"""A dispatch mode that counts every operator of a run, by phase, and follows the memory it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainpilot.errors import ModelError
+from trainpilot.profiling.formulas import Call, sizes_of_plain
+from trainpilot.profiling.liveness import Liveness
+from trainpilot.profiling.operators import OpKind, kind_of, refine_class
+from trainpilot.profiling.profile import OpGroup, Phase
+from trainpilot.profiling.traffic import tensors_in, traffic
+
+
+class TooManyOperatorsError(ModelError):
+    """The run dispatched more operators than it was allowed to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cost:
+    """What one dispatch costs; shared by all dispatches of the same operator on the same shapes."""
+
+    kind: OpKind
+    op_class: str
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    sizes: Mapping[str, int]
+
+
+class Tracer(TorchDispatchMode):
+    """Counts operators while it is active.
+
+    It sits above the fake-tensor mode, so it sees what PyTorch dispatches for the tensors' device and never what
+    computing the fake result takes. Operators that PyTorch itself splits into others (seen in inference mode only)
+    are split here too.
+
+    Args:
+        liveness: Follows memory; None to count only.
+        limit: Most operators to allow.
+
+    Attributes:
+        phase: What is dispatched now belongs to; set by the caller.
+        reads_values: An operator was seen whose result depends on values of tensors.
+    """
+
+    def __init__(self, liveness: Liveness | None = None, limit: int | None = None) -> None:
+        super().__init__()
+        self.phase: Phase = "forward"
+        self._dispatches = 0
+        self.reads_values = False
+        self._liveness = liveness
+        self._limit = limit
+        self._costs: dict[Any, Cost] = {}
+        self._calls: dict[tuple[Phase, int], list[Any]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operator below this mode and count it."""
+        kwargs = kwargs or {}
+        kind = kind_of(func)
+        if kind.ignored:
+            return func(*args, **kwargs)
+        if kind.composite:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        out = func(*args, **kwargs)
+        self._dispatches += 1
+        if self._limit is not None and self._dispatches > self._limit:
+            raise TooManyOperatorsError(f"stopped after {self._limit} operators")
+        if not kind.stable:
+            self.reads_values = True
+        cost = self._cost(func, kind, args, kwargs, out)
+        entry = self._calls.get((self.phase, id(cost)))
+        if entry is None:
+            self._calls[self.phase, id(cost)] = [cost, 1]
+        else:
+            entry[1] += 1
+        if self._liveness is not None:
+            self._liveness.note(cost, args, out)
+        return out
+
+    def _cost(
+        self, func: Callable[..., Any], kind: OpKind, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> Cost:
+        if not kind.stable:
+            return self._new_cost(("unstable", len(self._costs)), kind, args, kwargs, out)
+        try:
+            key = (func, _key(args), _key(kwargs.values()) if kwargs else None)
+            cost = self._costs.get(key)
+        except TypeError:  # an argument that cannot be hashed, e.g. a packed weight
+            key, cost = ("unhashable", len(self._costs)), None  # type: ignore[assignment]
+        return cost if cost is not None else self._new_cost(key, kind, args, kwargs, out)
+
+    def _new_cost(self, key: Any, kind: OpKind, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+        call = Call(args, kwargs, out)
+        read, written = traffic(kind, call)
+        if kind.formula is not None:
+            flops, sizes = kind.formula.count(call)
+        else:
+            flops = 0
+            operands = [*tensors_in(args), *tensors_in((out,))] if kind.moves_data else []
+            sizes = sizes_of_plain(operands)
+        cost = Cost(kind, refine_class(kind.op_class, sizes), flops, read, written, sizes)
+        self._costs[key] = cost
+        return cost
+
+    def groups(self) -> tuple[OpGroup, ...]:
+        """The table of operations: alike in phase, operator and sizes."""
+        merged: dict[Any, list[int]] = {}
+        for (phase, _), (cost, calls) in self._calls.items():
+            key = (phase, cost.kind.name, cost.op_class, tuple(cost.sizes.items()))
+            total = merged.setdefault(key, [0, 0, 0, 0])
+            for position, value in enumerate((1, cost.flops, cost.bytes_read, cost.bytes_written)):
+                total[position] += calls * value
+        return tuple(
+            OpGroup(phase, op, op_class, *total, shape=dict(sizes))
+            for (phase, op, op_class, sizes), total in merged.items()
+        )
+
+    def uncounted(self) -> dict[str, int]:
+        """Calls of operators that do arithmetic but have no formula, by name."""
+        found: dict[str, int] = {}
+        for cost, calls in self._calls.values():
+            if cost.kind.uncounted:
+                found[cost.kind.name] = found.get(cost.kind.name, 0) + calls
+        return found
+
+
+def _key(values: Any) -> tuple[Any, ...]:
+    """What the counts of a dispatch can depend on."""
+    return tuple(
+        [
+            (value.shape, value.stride(), value.dtype)
+            if isinstance(value, torch.Tensor)
+            else _key(value)
+            if isinstance(value, list | tuple)
+            else value
+            for value in values
+        ]
+    )
