@@ -2,8 +2,8 @@
 
 from trainpilot.hardware.calibration import cached_calibration, calibrate
 from trainpilot.hardware.cores import usable_cores
+from trainpilot.hardware.fingerprint import machine
 from trainpilot.hardware.load import sample_load
-from trainpilot.hardware.machine import machine
 from trainpilot.hardware.memory import memory_available_bytes
 from trainpilot.hardware.types import Calibration, Load, Machine
 from trainpilot.hardware.versions import versions

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainpilot.hardware.cores import usable_cores
-from trainpilot.hardware.machine import machine
+from trainpilot.hardware.fingerprint import machine
 from trainpilot.hardware.probes import PROBES_VERSION, run_probes
 from trainpilot.hardware.types import Calibration
 from trainpilot.hardware.versions import versions

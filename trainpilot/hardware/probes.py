@@ -25,7 +25,7 @@ PROBES_VERSION = 1
 
 _WINDOW_S = 0.01  # 100 ticks of a clock that is worse than any perf_counter in use
 _PROBE_BUDGET_S = 0.1
-_SLOW_CALL_S = 0.02
+_SLOW_CALL_S = 0.003
 _LEAST_WINDOWS = 3
 
 Call = Callable[[], Any]
@@ -124,8 +124,6 @@ def _time_probe(probe: _Probe, context: _Context, synchronize: Call, clock: Call
     end = clock() + _PROBE_BUDGET_S
     while len(windows) < _LEAST_WINDOWS or clock() < end:
         windows.append(_time_calls(work.call, calls, synchronize, clock) / calls)
-        if len(windows) == 1 and windows[0] * calls > 3 * _PROBE_BUDGET_S:
-            break
     return min(windows), work.amount
 
 
@@ -263,7 +261,7 @@ def _memory(context: _Context, mebi_elements: int) -> _Work:
     count = mebi_elements << 20
     if context.device.type != "cpu":
         count *= 8  # beyond the larger caches, and long enough to hide the launch
-    a, b, out = context.normal(count), context.normal(count), context.normal(count)
+    a, b, out = (torch.ones(count, device=context.device, dtype=context.dtype) for _ in range(3))
     return _Work(lambda: torch.add(a, b, alpha=3.0, out=out), _nbytes(a, b, out))
 
 
@@ -408,13 +406,13 @@ def _plain(make: Callable[[_Context, int], _Work]) -> Callable[[_Context, int], 
 
 
 _PROBES = (
-    _Probe("matmul_flops_per_s", _matmul, (128, 1024)),
-    _Probe("small_matmul_flops_per_s", _small_matmul, (64, 256)),
-    _Probe("conv_forward_flops_per_s", _plain(_conv_forward), (8, 64)),
-    _Probe("conv_backward_flops_per_s", _plain(_conv_backward), (8, 64)),
+    _Probe("matmul_flops_per_s", _matmul, (128, 384, 1024)),
+    _Probe("small_matmul_flops_per_s", _small_matmul, (32, 96, 256)),
+    _Probe("conv_forward_flops_per_s", _plain(_conv_forward), (8, 24, 64)),
+    _Probe("conv_backward_flops_per_s", _plain(_conv_backward), (8, 24, 64)),
     _Probe("depthwise_conv_flops_per_s", _plain(_depthwise), (8, 64)),
-    _Probe("attention_flops_per_s", _attention, (32, 128)),
-    _Probe("rnn_flops_per_s", _recurrent, (16, 128)),
+    _Probe("attention_flops_per_s", _attention, (16, 48, 128)),
+    _Probe("rnn_flops_per_s", _recurrent, (16, 48, 128)),
     _Probe("memory_bytes_per_s", _memory, (1, 8)),
     _Probe("elementwise_bytes_per_s", _elementwise, (64, 4096)),
     _Probe("transcendental_bytes_per_s", _transcendental, (64, 4096)),
