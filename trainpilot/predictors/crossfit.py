@@ -1,0 +1,154 @@
+"""Predictions for steps that were held out, and what their errors are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainpilot.predictors.intervals import Intervals
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out predictions, one entry per held-out step and fold; all arrays have length n.
+
+    Attributes:
+        row: Position of the step in the table.
+        kind: Kind of the fold.
+        family: Family of the step.
+        model: Model hash.
+        workload: Workload hash.
+        base: log(measured / additive model).
+        correction: What the boosted correction would add to the logarithm.
+        distance: Distance of the mix of operators to the fold's training data.
+        extrapolation: How far beyond the amounts of the fold's training data.
+        in_range: Whether the step is inside the range of the fold's training data.
+    """
+
+    row: NDArray[np.intp]
+    kind: NDArray[np.object_]
+    family: NDArray[np.object_]
+    model: NDArray[np.object_]
+    workload: NDArray[np.object_]
+    base: NDArray[np.float64]
+    correction: NDArray[np.float64]
+    distance: NDArray[np.float64]
+    extrapolation: NDArray[np.float64]
+    in_range: NDArray[np.bool_]
+
+    @classmethod
+    def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """All parts in one."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+    def of_kind(self, *kinds: str) -> HeldOut:
+        """The entries of these kinds of folds."""
+        mask = np.isin(self.kind, kinds)
+        return HeldOut(**{name: getattr(self, name)[mask] for name in self.__dataclass_fields__})
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """How much of the boosted correction applies: ``weight * exp(-distance / reach)``.
+
+    Attributes:
+        weight: Part that applies to a mix of operators that was seen; 0 if the correction did not help.
+        reach: Distance over which it falls by a factor of e; infinite if it does not fall.
+    """
+
+    weight: float = 0.0
+    reach: float = np.inf
+
+    def factor(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Part of the correction that applies, shape (n,)."""
+        factor: NDArray[np.float64] = self.weight * np.exp(-distance / self.reach)
+        return factor
+
+
+_WEIGHTS = (0.25, 0.5, 0.75, 1.0)
+_REACHES = (0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
+_LEAST_GAIN = 0.003  # mean absolute log error: less than this is not worth another part
+
+
+def learn_shrinkage(held: HeldOut) -> Shrinkage:
+    """Choose the shrinkage with the least error on steps that were held out, by family and by model.
+
+    Held-out models of known families lie near, held-out families far, so together they tell how far a correction
+    carries. Each family has the same weight. On unseen families alone the result is never worse than no correction.
+    """
+    learned = held.of_kind("family", "model")
+    if not len(learned):
+        return Shrinkage()
+    unseen = learned.kind == "family"
+    weight = _equal_weights(learned)
+    best, least = Shrinkage(), _error(learned, Shrinkage(), weight) - _LEAST_GAIN
+    for part in _WEIGHTS:
+        for reach in _REACHES:
+            candidate = Shrinkage(part, reach)
+            error = _error(learned, candidate, weight)
+            if error < least and not _worse(learned, candidate, weight, unseen):
+                best, least = candidate, error
+    return best
+
+
+def _error(held: HeldOut, shrinkage: Shrinkage, weight: NDArray[np.float64]) -> float:
+    return float((np.abs(held.base - shrinkage.factor(held.distance) * held.correction) * weight).sum() / weight.sum())
+
+
+def _worse(held: HeldOut, shrinkage: Shrinkage, weight: NDArray[np.float64], mask: NDArray[np.bool_]) -> bool:
+    masked = weight * mask
+    return bool(masked.sum()) and _error(held, shrinkage, masked) > _error(held, Shrinkage(), masked)
+
+
+def _equal_weights(held: HeldOut) -> NDArray[np.float64]:
+    names = np.array([f"{kind} {family}" for kind, family in zip(held.kind, held.family, strict=True)])
+    _, member, sizes = np.unique(names, return_inverse=True, return_counts=True)
+    weights: NDArray[np.float64] = 1.0 / sizes[member]
+    return weights
+
+
+def errors_of(log_errors: NDArray[np.float64]) -> dict[str, float]:
+    """Error measures of predictions.
+
+    Args:
+        log_errors: log(measured / predicted), shape (n,).
+
+    Returns:
+        ``n``; ``mape``, ``median_ape`` and ``p90_ape``: mean, median and 90th percentile of
+        |predicted - measured| / measured, as fractions.
+    """
+    if not len(log_errors):
+        return {"n": 0}
+    ape = np.abs(np.expm1(-log_errors))
+    return {
+        "n": len(ape),
+        "mape": float(ape.mean()),
+        "median_ape": float(np.median(ape)),
+        "p90_ape": float(np.quantile(ape, 0.9)),
+    }
+
+
+def cross_coverage(held: HeldOut, log_errors: NDArray[np.float64], level: float) -> float | None:
+    """Share of steps inside intervals that were calibrated without their family; None if none has an interval."""
+    hits: list[bool] = []
+    for family in sorted(set(held.family)):
+        mine = held.family == family
+        rest = ~mine
+        intervals = Intervals.of(
+            log_errors[rest], held.workload[rest], held.in_range[rest], held.extrapolation[rest], level
+        )
+        for row in np.flatnonzero(mine):
+            half = intervals.half_width(bool(held.in_range[row]), float(held.extrapolation[row]))
+            if half is not None:
+                hits.append(abs(log_errors[row]) <= half)
+    return float(np.mean(hits)) if hits else None

@@ -1,0 +1,202 @@
+"""What a predictor was fitted on: categories, ranges of work, and how similar the nearest workload is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainpilot.predictors.features import MIX_FEATURES, SHARE_FEATURES, Categories, mix
+from trainpilot.predictors.table import Context
+from trainpilot.predictors.terms import STEP_TERMS, Term, term_amounts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainpilot.predictors.table import WorkTable
+
+# An amount counts as outside only if it is clearly beyond what was seen, and only if it matters for the time.
+_BEYOND = 1.25
+_MATERIAL_SHARE = 0.05
+# A mix of operators is unlike all that was seen if the nearest one is this many usual distances away.
+_UNLIKE = 4.0
+# Intensities are logarithms of FLOPs per byte; a factor of e there weighs as much as a share of 0.15 of the work.
+_INTENSITY_WEIGHT = 0.15
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where n steps lie relative to what was seen; all sequences have length n.
+
+    Attributes:
+        distance: Distance of the mix of operators to the nearest one seen, in units of the usual distance between
+            neighbours; 0 for the same mix.
+        extrapolation: Natural logarithm of how far the amounts of work lie beyond the seen ones; 0 inside.
+        reasons: Why the step is out of range, in words; empty inside.
+    """
+
+    distance: NDArray[np.float64]
+    extrapolation: NDArray[np.float64]
+    reasons: tuple[tuple[str, ...], ...]
+
+    @property
+    def in_range(self) -> NDArray[np.bool_]:
+        """Whether each step lies inside, shape (n,)."""
+        return np.array([not reasons for reasons in self.reasons], dtype=bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """The range of a set of steps.
+
+    Attributes:
+        categories: Values of the execution settings and optimizers.
+        contexts: Complete combinations of machine and execution settings.
+        least: Smallest amount above 0 of each term, shape (terms,); infinite where none was seen.
+        most: Largest amount of each term, shape (terms,).
+        mixes: Distinct mixes of operators, shape (m, coordinates).
+        mix_names: Name of the model of each mix, length m.
+        scale: Usual distance between neighbours.
+    """
+
+    categories: Categories
+    contexts: tuple[Context, ...]
+    least: NDArray[np.float64]
+    most: NDArray[np.float64]
+    mixes: NDArray[np.float64]
+    mix_names: tuple[str, ...]
+    scale: float
+
+    @classmethod
+    def of(cls, table: WorkTable, priced: NDArray[np.float64]) -> Domain:
+        """Learn the range of a table.
+
+        Args:
+            table: n steps.
+            priced: Terms at calibration prices in s, shape (n, terms).
+        """
+        amounts = term_amounts(table.work)
+        points = _coordinates(mix(table, priced))
+        # One row a model and mix: repeated settings of one workload add nothing to what was seen.
+        _, first = np.unique(np.round(points, 9), axis=0, return_index=True)
+        first = np.sort(first)
+        return cls(
+            categories=Categories.of(table),
+            contexts=tuple(sorted(set(table.context))),
+            least=np.where(amounts > 0, amounts, np.inf).min(axis=0),
+            most=amounts.max(axis=0),
+            mixes=points[first],
+            mix_names=tuple(str(name) for name in table.name[first]),
+            scale=_usual_distance(points[first], table.model_hash[first]),
+        )
+
+    def unknown(self, context: Context) -> tuple[str, ...]:
+        """Which execution settings were never seen, in words; empty if all were.
+
+        A category that was never seen is never priced as another one: the caller answers otherwise, or not at all.
+        """
+        missing = []
+        for what, value, seen in (
+            ("threads", context.threads, self.categories.threads),
+            ("dtype", context.dtype, self.categories.dtype),
+            ("memory format", context.memory_format, self.categories.memory_format),
+        ):
+            if value not in seen:
+                missing.append(f"{what} {value} (measured: {', '.join(str(item) for item in seen)})")
+        return tuple(missing)
+
+    def locate(self, table: WorkTable, priced: NDArray[np.float64]) -> Position:
+        """Tell where steps lie. Amounts that hardly matter for the time cannot put a step out of range.
+
+        Args:
+            table: n steps.
+            priced: Terms at calibration prices in s, shape (n, terms).
+        """
+        shares = priced / priced.sum(axis=1, keepdims=True)
+        amounts = term_amounts(table.work)
+        points = _coordinates(mix(table, priced))
+        apart = np.sqrt(((points[:, None, :] - self.mixes[None, :, :]) ** 2).sum(axis=2))
+        nearest = apart.argmin(axis=1)
+        distance = apart[np.arange(len(points)), nearest] / self.scale
+        extrapolation = np.zeros(len(table))
+        reasons: list[tuple[str, ...]] = []
+        for row in range(len(table)):
+            found = []
+            for position, term in enumerate(STEP_TERMS):
+                value, least, most = amounts[row, position], self.least[position], self.most[position]
+                if shares[row, position] < _MATERIAL_SHARE or term.quantity == "step" or value == 0:
+                    continue
+                what = _in_words(term)
+                if most == 0:
+                    found.append(f"{what} are {value:.3g} a step, but no measured workload has any")
+                    extrapolation[row] = max(extrapolation[row], 1.0)
+                elif value > most * _BEYOND:
+                    found.append(
+                        f"{what} are {value:.3g} a step, {value / most:.3g} times the largest measured ({most:.3g})"
+                    )
+                    extrapolation[row] = max(extrapolation[row], float(np.log(value / most)))
+                elif value < least / _BEYOND:
+                    found.append(f"{what} are {value:.3g} a step, below the smallest measured ({least:.3g})")
+                    extrapolation[row] = max(extrapolation[row], float(np.log(least / value)))
+            if distance[row] > _UNLIKE:
+                found.append(
+                    f"its mix of operators is unlike any measured one (nearest: {self.mix_names[nearest[row]]}, "
+                    f"{distance[row]:.2g} times the usual distance)"
+                )
+            reasons.append(tuple(found))
+        return Position(distance=distance, extrapolation=extrapolation, reasons=tuple(reasons))
+
+    def to_card(self) -> dict[str, Any]:
+        """Everything as JSON; an amount that was never seen is null."""
+        return {
+            "terms": [term.name for term in STEP_TERMS],
+            "mix_features": list(MIX_FEATURES),
+            "least": [None if np.isinf(value) else value for value in self.least.tolist()],
+            "most": self.most.tolist(),
+            "mixes": self.mixes.tolist(),
+            "mix_names": list(self.mix_names),
+            "scale": self.scale,
+        }
+
+    @classmethod
+    def from_card(cls, card: Mapping[str, Any], categories: Categories, contexts: Sequence[Context]) -> Domain:
+        """Restore what ``to_card`` wrote."""
+        return cls(
+            categories=categories,
+            contexts=tuple(contexts),
+            least=np.array([np.inf if value is None else float(value) for value in card["least"]]),
+            most=np.array(card["most"], dtype=float),
+            mixes=np.array(card["mixes"], dtype=float).reshape(len(card["mixes"]), len(MIX_FEATURES)),
+            mix_names=tuple(card["mix_names"]),
+            scale=float(card["scale"]),
+        )
+
+
+def _in_words(term: Term) -> str:
+    if term.quantity == "calls":
+        return term.name.replace("_", " ").replace("calls", "dispatches")
+    return term.name.replace("_", " ").replace("flops", "FLOPs")
+
+
+def _coordinates(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Coordinates in which distances between mixes are taken, shape (n, len(MIX_FEATURES)).
+
+    Square roots of shares make the Hellinger distance: the first percent of a new kind of work counts for more than
+    a percent more of a known one.
+    """
+    points = mixes * _INTENSITY_WEIGHT
+    count = len(SHARE_FEATURES)
+    points[:, :count] = np.sqrt(mixes[:, :count])
+    points[:, -1] = mixes[:, -1]
+    return points
+
+
+def _usual_distance(points: NDArray[np.float64], models: NDArray[np.object_]) -> float:
+    """Median distance from a model to the nearest other model, at least a floor for nearly equal mixes."""
+    apart = np.sqrt(((points[:, None, :] - points[None, :, :]) ** 2).sum(axis=2))
+    apart[models[:, None] == models[None, :]] = np.inf
+    nearest = apart.min(axis=1)
+    finite = nearest[np.isfinite(nearest)]
+    return max(float(np.median(finite)) if len(finite) else 0.0, 0.05)

@@ -1,0 +1,146 @@
+"""The evaluation protocol: every split, every baseline, in one run on one dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainpilot.errors import NoDataError, UsageError
+from trainpilot.predictors.baselines import METHODS
+from trainpilot.predictors.crossfit import errors_of
+from trainpilot.predictors.folds import Fold, family_folds, family_groups, model_folds, size_folds
+from trainpilot.predictors.labels import Labels, clean
+from trainpilot.predictors.model import TargetModel
+from trainpilot.predictors.targets import STEP_TIME, price_step_s
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from trainpilot.predictors.table import WorkTable
+
+OURS = "trainpilot"
+SPLITS = ("random_by_model", "leave_one_family_out", "largest_fifth", "leave_one_machine_out")
+
+
+def evaluate(
+    frame: pd.DataFrame,
+    *,
+    backend: str = "cpu",
+    level: float = 0.9,
+    splits: Collection[str] = SPLITS,
+    methods: Collection[str] = (*METHODS, OURS),
+    n_jobs: int | None = None,
+) -> dict[str, Any]:
+    """Measure the error of the predictor and of what a user could use instead, on unseen models.
+
+    No model is on both sides of any split, and every choice of our predictor (shrinkage, intervals) is made inside
+    the training part.
+
+    Args:
+        frame: Rows of the timing dataset; columns as the fields of ``Measurement``.
+        backend: The backend.
+        level: Nominal coverage of the intervals.
+        splits: Names of ``SPLITS``.
+        methods: Names of the baselines, and ``trainpilot``.
+        n_jobs: Threads of the boosted part; default: the usable cores.
+
+    Returns:
+        JSON types: ``schema``, ``backend``, ``rows``, ``configurations``, ``dropped``, ``label_noise``, ``level`` and
+        ``splits``: by split ``groups`` and ``methods``, or ``skipped`` with the reason; by method ``n``, ``mape``,
+        ``median_ape``, ``p90_ape`` (fractions), ``coverage`` and ``median_relative_width`` of the intervals (None for
+        methods that give none), and ``by_family``: the mean error of each.
+
+    Raises:
+        UsageError: A split or method has no such name.
+        NoDataError: No usable row of the backend.
+    """
+    for kind, given, valid in (("split", splits, SPLITS), ("method", methods, (*METHODS, OURS))):
+        unknown = [name for name in given if name not in valid]
+        if unknown:
+            raise UsageError(f"unknown {kind} {unknown[0]!r}: valid: {', '.join(valid)}")
+    labels = clean(frame[(frame["backend"] == backend) & (frame["phase"] == "train_step") & (frame["status"] == "ok")])
+    if not labels.rows:
+        raise NoDataError(f"the dataset has no usable row of backend {backend}")
+    result: dict[str, Any] = {
+        "schema": 1,
+        "backend": backend,
+        "rows": labels.rows,
+        "configurations": len(labels.table),
+        "dropped": labels.dropped,
+        "label_noise": labels.noise,
+        "level": level,
+        "splits": {},
+    }
+    for split in splits:
+        folds = _folds(split, labels)
+        if not folds:
+            result["splits"][split] = {"skipped": _WHY_SKIPPED[split]}
+            continue
+        result["splits"][split] = {
+            "groups": len(folds),
+            "methods": {name: _evaluate_method(name, labels, folds, level, n_jobs) for name in methods},
+        }
+    return result
+
+
+_WHY_SKIPPED = {
+    "random_by_model": "cannot be validated: fewer than two models",
+    "leave_one_family_out": "cannot be validated: fewer than two families",
+    "largest_fifth": "cannot be validated: fewer than ten models",
+    "leave_one_machine_out": "cannot be validated: fewer than two machines",
+}
+
+
+def _folds(split: str, labels: Labels) -> list[Fold]:
+    table = labels.table
+    if split == "random_by_model":
+        return model_folds(table)
+    if split == "leave_one_family_out":
+        return family_folds(table)
+    if split == "largest_fifth":
+        return size_folds(table, price_step_s(table, labels.figures).sum(axis=1), smallest=False)
+    return machine_folds(table)
+
+
+def machine_folds(table: WorkTable) -> list[Fold]:
+    """Leave one machine out. The same models were measured on both sides: it is the machine that is new."""
+    machines = np.array([context.machine_id for context in table.context], dtype=object)
+    names = sorted(set(machines))
+    if len(names) < 2:
+        return []
+    return [Fold("machine", name, np.flatnonzero(machines == name), np.flatnonzero(machines != name)) for name in names]
+
+
+def _evaluate_method(name: str, labels: Labels, folds: list[Fold], level: float, n_jobs: int | None) -> dict[str, Any]:
+    table, times = labels.table, labels.values[STEP_TIME.name]
+    errors: list[NDArray[np.float64]] = []
+    families: list[NDArray[np.object_]] = []
+    hits: list[bool] = []
+    widths: list[float] = []
+    for fold in folds:
+        train, held = table.take(fold.train), table.take(fold.held)
+        truth = times[fold.held]
+        if name == OURS:
+            model = TargetModel(STEP_TIME, level, n_jobs).fit(train, times[fold.train], labels.figures)
+            forecasts = model.forecast(held)
+            values = np.array([forecast.value for forecast in forecasts])
+            for forecast, measured in zip(forecasts, truth, strict=True):
+                if forecast.low is not None and forecast.high is not None:
+                    hits.append(forecast.low <= measured <= forecast.high)
+                    widths.append((forecast.high - forecast.low) / forecast.value)
+        else:
+            values = METHODS[name](train, times[fold.train], held, labels.figures)
+        errors.append(np.log(truth / values))
+        families.append(family_groups(held))
+    all_errors, all_families = np.concatenate(errors), np.concatenate(families)
+    return {
+        **errors_of(all_errors),
+        "coverage": float(np.mean(hits)) if hits else None,
+        "median_relative_width": float(np.median(widths)) if widths else None,
+        "by_family": {
+            str(family): errors_of(all_errors[all_families == family])["mape"] for family in sorted(set(all_families))
+        },
+    }

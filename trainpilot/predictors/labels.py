@@ -1,0 +1,161 @@
+"""From raw rows of the timing dataset to labels that can be learned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainpilot.errors import PredictorError
+from trainpilot.predictors.table import WorkTable, check_features, context_of_row, records, table_of_frame
+from trainpilot.predictors.terms import measure_work
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+# No step of a training run takes a day: such a label is a fault of the clock or the unit.
+LONGEST_STEP_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labelled steps, one per configuration (workload, machine, execution settings).
+
+    Attributes:
+        table: The steps, n of them.
+        values: ``{target: labels}``, each of shape (n,), NaN where a configuration has no such label. Medians over
+            the repetitions of a configuration.
+        figures: Calibration figures by context: medians over the rows.
+        rows: Rows that were used.
+        dropped: Rows that were not used, by reason.
+        noise: Mean relative difference between two repetitions (``mean``) and how many configurations have
+            repetitions (``configurations``); ``mean`` is None if none has.
+        data_hash: Hash of the rows used and their labels.
+    """
+
+    table: WorkTable
+    values: dict[str, NDArray[np.float64]]
+    figures: dict[Any, dict[str, float]]
+    rows: int
+    dropped: dict[str, int]
+    noise: dict[str, Any]
+    data_hash: str
+
+
+def clean(frame: pd.DataFrame) -> Labels:
+    """Drop bad rows, with a count by reason, and join the repetitions of a configuration.
+
+    Args:
+        frame: Rows of the timing dataset; columns as the fields of ``Measurement``.
+
+    Returns:
+        The labels; empty tables if no row is left.
+    """
+    dropped: Counter[str] = Counter()
+    kept: list[dict[str, Any]] = []
+    for row in records(frame):
+        reason = _fault(row)
+        if reason:
+            dropped[reason] += 1
+        else:
+            kept.append(row)
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in kept:
+        groups.setdefault((row["workload_hash"], context_of_row(row)), []).append(row)
+    for key, rows in groups.items():
+        for flag, reason in (("contended", "something else used the machine"), ("noisy", "the spread was too large")):
+            quiet = [row for row in rows if not row.get(flag)]
+            # Where every repetition is disturbed, a disturbed label is still better than none.
+            if quiet and len(quiet) < len(rows):
+                dropped[f"{reason}, and another repetition is fine"] += len(rows) - len(quiet)
+                rows = quiet
+        groups[key] = rows
+    used = [row for rows in groups.values() for row in rows]
+    firsts = [rows[0] for rows in groups.values()]
+    return Labels(
+        table=_table(frame, firsts),
+        values={
+            name: np.array([_median(_label(name, row) for row in rows) for rows in groups.values()])
+            for name in ("step_time_s", "setup_time_s", "peak_memory_bytes", "energy_j")
+        },
+        figures=_figures(used),
+        rows=len(used),
+        dropped=dict(dropped),
+        noise=_noise(list(groups.values())),
+        data_hash=_hash(used),
+    )
+
+
+def _fault(row: dict[str, Any]) -> str:
+    """Why a row is no label, or an empty text."""
+    label = row["step_time_s"]
+    if label is None or math.isnan(label):
+        return "step time is missing or NaN"
+    if math.isinf(label):
+        return "step time is infinite"
+    if label <= 0:
+        return "step time is not above 0"
+    if label > LONGEST_STEP_S:
+        return "step time is longer than a day"
+    try:
+        check_features(row["features"])
+        work = measure_work(row["op_groups"])
+    except PredictorError as error:
+        # Without the value, so that rows with one fault are counted together.
+        return str(error).split(":")[0]
+    return "" if work.any() else "no operations were traced"
+
+
+def _label(name: str, row: dict[str, Any]) -> float:
+    value = row.get(name)
+    if value is None or not math.isfinite(value):
+        return math.nan
+    if name == "setup_time_s":
+        first = row.get("first_step_s")
+        extra = 0.0 if first is None or not math.isfinite(first) else max(0.0, first - row["step_time_s"])
+        value = value + extra
+    return float(value) if value > 0 else math.nan
+
+
+def _median(values: Any) -> float:
+    found = [value for value in values if not math.isnan(value)]
+    return float(np.median(found)) if found else math.nan
+
+
+def _table(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> WorkTable:
+    import pandas as pd
+
+    return table_of_frame(pd.DataFrame(rows, columns=frame.columns))
+
+
+def _figures(rows: list[dict[str, Any]]) -> dict[Any, dict[str, float]]:
+    found: dict[Any, dict[str, list[float]]] = {}
+    for row in rows:
+        for name, value in (row.get("calibration") or {}).items():
+            if value is not None and math.isfinite(value) and value > 0:
+                found.setdefault(context_of_row(row), {}).setdefault(name, []).append(float(value))
+    return {
+        context: {name: float(np.median(values)) for name, values in sorted(figures.items())}
+        for context, figures in found.items()
+    }
+
+
+def _noise(groups: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    differences = []
+    for rows in groups:
+        times = [row["step_time_s"] for row in rows]
+        pairs = [abs(math.log(a / b)) for i, a in enumerate(times) for b in times[i + 1 :]]
+        if pairs:
+            differences.append(math.expm1(float(np.mean(pairs))))
+    return {"mean": float(np.mean(differences)) if differences else None, "configurations": len(differences)}
+
+
+def _hash(rows: list[dict[str, Any]]) -> str:
+    content = sorted([str(row["row_id"]), float(row["step_time_s"])] for row in rows)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

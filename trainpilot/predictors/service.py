@@ -1,0 +1,247 @@
+"""Predict what training a workload will take on a backend."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from trainpilot.backends import ExecutionSettings, get_backend
+from trainpilot.errors import ArtifactError, BackendUnusableError, NoDataError
+from trainpilot.hardware import machine, usable_cores
+from trainpilot.predictors.analytic import calibrated_step_time_s
+from trainpilot.predictors.prediction import Estimate, Prediction, Source
+from trainpilot.predictors.table import Context, table_of_profile
+from trainpilot.predictors.targets import ENERGY, PEAK_MEMORY, SETUP_TIME, STEP_TIME
+from trainpilot.predictors.totals import StepTimes, plan_times
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainpilot.hardware import Calibration
+    from trainpilot.predictors.model import Forecast
+    from trainpilot.predictors.predictor import Predictor
+    from trainpilot.predictors.table import WorkTable
+    from trainpilot.profiling import WorkloadProfile
+    from trainpilot.workload import TrainingPlan, Workload
+
+# The parts of a step that run for every micro-batch; the optimizer runs once for several.
+_MICRO_PHASES = ("forward", "loss", "backward")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """What one source knows of a workload.
+
+    Attributes:
+        source: Where the step time comes from.
+        step: Step time in s.
+        in_range: Whether the workload is inside what was measured.
+        notes: What a reader should know.
+        seconds: Seconds that the additive model of the source gives to n steps, shape (n,); only their ratios are
+            used, to split the step and to scale it to the last batch.
+        others: The other targets that are known, by name.
+    """
+
+    source: Source
+    step: Estimate
+    in_range: bool
+    notes: tuple[str, ...]
+    seconds: Callable[[WorkTable], NDArray[np.float64]]
+    others: Mapping[str, Estimate]
+
+
+def predict(
+    workload: Workload,
+    backend: str = "cpu",
+    *,
+    settings: ExecutionSettings | None = None,
+    profile: WorkloadProfile | None = None,
+    predictor: Predictor | None = None,
+    calibrate: bool = True,
+) -> Prediction:
+    """Predict step time, setup, epoch and total time, peak memory and energy without running the workload.
+
+    The source is ``learned`` where the predictor in use has rows of this backend, these execution settings and this
+    machine; else ``analytic``, from calibration figures alone; else ``unknown``, with the command that would change
+    that. Nothing that was never measured is priced as something else.
+
+    Args:
+        workload: What to train.
+        backend: Name of the backend.
+        settings: Execution settings; default: the workload's dtype on all usable threads.
+        profile: Profile of the workload, if it is at hand; default: it is traced now.
+        predictor: Predictor to ask; default: the one in use. One that is given is asked about its own machine.
+        calibrate: Probe the backend for a few seconds if there is no predictor and nothing is cached.
+
+    Raises:
+        UnknownNameError: There is no such backend.
+        ModelError: The workload cannot be traced.
+        PredictorError: A feature of the profile is not finite; the text names it.
+    """
+    device = get_backend(backend)
+    if settings is None:
+        settings = ExecutionSettings(dtype=workload.dtype)
+    if profile is None:
+        from trainpilot.profiling import profile as trace
+
+        profile = trace(workload)
+    notes: list[str] = []
+    given = predictor
+    if predictor is None:
+        from trainpilot.predictors.registry import load_active
+
+        try:
+            predictor = load_active(backend)
+        except ArtifactError as error:
+            notes.append(f"the predictor in use cannot be read and is left out: {error}")
+    threads = usable_cores() if settings.threads is None else settings.threads
+    context = Context(_machine_id(given), backend, threads, settings.dtype, settings.memory_format)
+    table = table_of_profile(profile, context)
+    known: _Known | None = None
+    if predictor is not None:
+        try:
+            known = _learned(predictor, table)
+        except NoDataError as error:
+            notes.append(str(error))
+    else:
+        notes.append(f"no data for backend {backend}: run `trainpilot benchmark --backend {backend}`")
+    if known is None:
+        try:
+            calibration = device.calibration(settings, run=calibrate)
+        except BackendUnusableError as error:
+            return _unknown(backend, profile, [*notes, str(error)])
+        if calibration is None:
+            return _unknown(backend, profile, notes)
+        known = _analytic(calibration, table)
+    return _assemble(workload.plan, profile, known, table, [*notes, *known.notes, *profile.notes])
+
+
+def _machine_id(given: Predictor | None) -> str:
+    """This machine, or the one that a given predictor is about if it knows no other."""
+    here = machine().machine_id
+    known = set() if given is None else {context.machine_id for context in given.contexts}
+    return next(iter(known)) if len(known) == 1 else here
+
+
+def _learned(predictor: Predictor, table: WorkTable) -> _Known:
+    """What a predictor knows.
+
+    Raises:
+        NoDataError: It has no data for the backend, execution settings or machine.
+    """
+    context, optimizer = table.context[0], table.optimizer[0]
+    predictor.check_known(context)
+
+    def seconds(steps: WorkTable) -> NDArray[np.float64]:
+        total: NDArray[np.float64] = predictor.step.additive_parts(steps).sum(axis=1)
+        return total
+
+    if not predictor.knows_optimizer(optimizer):
+        # The operations of the optimizer are counted all the same, so their sum is the best that can be said.
+        note = (
+            f"no data for optimizer {optimizer}: its operations are priced by the additive model alone, "
+            f"without an interval: run `trainpilot benchmark --backend {context.backend}`"
+        )
+        return _Known("analytic", Estimate(float(seconds(table)[0])), False, (note,), seconds, {})
+    forecast = predictor.forecast(table)[0]
+    others = {
+        name: _estimate(predictor.forecast(table, name)[0], model.level)
+        for name, model in predictor.targets.items()
+        if name != STEP_TIME.name
+    }
+    step = _estimate(forecast, predictor.step.level)
+    return _Known("learned", step, forecast.in_range, forecast.notes, seconds, others)
+
+
+def _analytic(calibration: Calibration, table: WorkTable) -> _Known:
+    """What calibration figures alone tell."""
+
+    def seconds(steps: WorkTable) -> NDArray[np.float64]:
+        return calibrated_step_time_s(steps, calibration)
+
+    note = "from calibration figures alone: nothing was measured yet, so no interval is valid"
+    return _Known("analytic", Estimate(float(seconds(table)[0])), False, (note,), seconds, {})
+
+
+def _estimate(forecast: Forecast, level: float) -> Estimate:
+    if forecast.low is None:
+        return Estimate(forecast.value)
+    return Estimate(forecast.value, forecast.low, forecast.high, level)
+
+
+def _assemble(
+    plan: TrainingPlan, profile: WorkloadProfile, known: _Known, table: WorkTable, notes: list[str]
+) -> Prediction:
+    context = table.context[0]
+
+    def share(batch_scale: float, phases: tuple[str, ...]) -> float:
+        """Time of these parts of the step at another batch size, as a part of the full step's time."""
+        part = table_of_profile(profile, context, batch_scale=batch_scale, phases=phases)
+        return min(1.0, float((known.seconds(part) / known.seconds(table))[0]))
+
+    micro = share(1.0, _MICRO_PHASES)
+    last = None
+    if plan.last_batch_size:
+        scale = min(1.0, plan.last_batch_size / profile.batch_size)
+        last = _scaled(known.step, share(scale, _MICRO_PHASES))
+        # Counts are proportional to the batch, and a second trace would fail where a batch of one sample cannot run.
+        notes.append(
+            f"the last batch has {plan.last_batch_size} samples: its time is scaled from the trace of a full batch"
+        )
+    validation = None
+    if plan.validation_batches:
+        validation = _scaled(known.step, share(1.0, ("forward",)))
+        notes.append("validation is priced as the forward part of the training step")
+    setup = known.others.get(SETUP_TIME.name)
+    if setup is None:
+        notes.append("setup time is unknown and not in the total: no measured row tells it")
+    notes.append("data loading is unknown and not in the total")
+    times = plan_times(
+        plan,
+        StepTimes(
+            micro_batch=_scaled(known.step, micro),
+            last_micro_batch=last,
+            optimizer=_scaled(known.step, 1.0 - micro),
+            validation_batch=validation,
+            setup=setup,
+        ),
+    )
+    energy = known.others.get(ENERGY.name)
+    steps = (times.total.value - (0.0 if setup is None else setup.value)) / known.step.value
+    return Prediction(
+        backend=context.backend,
+        step_time_s=known.step,
+        setup_time_s=setup,
+        epoch_time_s=times.epoch,
+        total_time_s=times.total,
+        peak_memory_bytes=known.others.get(PEAK_MEMORY.name, _traced_peak(profile)),
+        energy_j=None if energy is None else _scaled(energy, steps),
+        source=known.source,
+        in_range=known.in_range,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    return estimate.map(lambda value: value * factor)
+
+
+def _traced_peak(profile: WorkloadProfile) -> Estimate:
+    return Estimate(float(profile.memory.peak_bytes))
+
+
+def _unknown(backend: str, profile: WorkloadProfile, notes: list[str]) -> Prediction:
+    return Prediction(
+        backend=backend,
+        step_time_s=None,
+        setup_time_s=None,
+        epoch_time_s=None,
+        total_time_s=None,
+        peak_memory_bytes=_traced_peak(profile),
+        energy_j=None,
+        source="unknown",
+        in_range=False,
+        notes=tuple(dict.fromkeys([*notes, *profile.notes])),
+    )

@@ -1,0 +1,155 @@
+"""The common shape of dataset rows and profiles, from which everything else is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from trainpilot.errors import PredictorError
+from trainpilot.predictors.terms import measure_work
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from trainpilot.profiling import WorkloadProfile
+
+# Figures of the whole model that setup time and memory depend on; names of ``WorkloadProfile.features``.
+FACTS = ("params", "param_bytes", "layers", "peak_bytes")
+
+
+class Context(NamedTuple):
+    """Where and how a step runs: each has its own rates."""
+
+    machine_id: str
+    backend: str
+    threads: int
+    dtype: str
+    memory_format: str
+
+    @property
+    def setting(self) -> str:
+        """The execution settings, in words."""
+        return f"{self.threads} {'thread' if self.threads == 1 else 'threads'}, {self.dtype}, {self.memory_format}"
+
+
+@dataclass(frozen=True)
+class WorkTable:
+    """n training steps, by column; all arrays have length n.
+
+    Attributes:
+        work: Amounts, shape (n, len(WORK_COLUMNS)).
+        facts: Figures of the model, shape (n, len(FACTS)).
+        batch_size: Samples per step.
+        context: ``Context`` of each step.
+        optimizer: Name of the optimizer.
+        family: Family of the model.
+        model_hash: Identity of the model.
+        workload_hash: Identity of the training step.
+        name: Name of the model.
+    """
+
+    work: NDArray[np.float64]
+    facts: NDArray[np.float64]
+    batch_size: NDArray[np.float64]
+    context: NDArray[np.object_]
+    optimizer: NDArray[np.object_]
+    family: NDArray[np.object_]
+    model_hash: NDArray[np.object_]
+    workload_hash: NDArray[np.object_]
+    name: NDArray[np.object_]
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+    def take(self, index: NDArray[Any]) -> WorkTable:
+        """The steps at these positions (or of this mask), in this order."""
+        return WorkTable(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+def check_features(features: Mapping[str, float]) -> None:
+    """Refuse features that are not numbers.
+
+    Raises:
+        PredictorError: Names the first feature that is missing or not finite.
+    """
+    for name in FACTS:
+        if name not in features:
+            raise PredictorError(f"feature {name} is missing")
+    for name, value in features.items():
+        if value is None or not math.isfinite(value) or abs(value) > 1e30:
+            raise PredictorError(f"feature {name} is not a finite number: {value}")
+
+
+def table_of_profile(
+    profile: WorkloadProfile, context: Context, *, batch_scale: float = 1.0, phases: Sequence[str] | None = None
+) -> WorkTable:
+    """One step that was traced but not run.
+
+    Args:
+        profile: The trace.
+        context: Where and how it would run.
+        batch_scale: The same model at ``batch_scale`` times the batch size (see ``measure_work``).
+        phases: Only these parts of the step; default: all.
+
+    Raises:
+        PredictorError: A feature or a count is not finite; the text names it.
+    """
+    check_features(profile.features)
+    groups = [group for group in profile.op_groups if phases is None or group.phase in phases]
+    return WorkTable(
+        work=measure_work(groups, batch_scale)[None, :],
+        facts=np.array([[profile.features[name] for name in FACTS]]),
+        batch_size=np.array([profile.batch_size * batch_scale]),
+        context=_objects([context]),
+        optimizer=_objects([profile.optimizer]),
+        family=_objects([profile.family]),
+        model_hash=_objects([profile.model_hash]),
+        workload_hash=_objects([profile.workload_hash]),
+        name=_objects([profile.name]),
+    )
+
+
+def table_of_frame(frame: pd.DataFrame) -> WorkTable:
+    """The steps of a timing dataset, one per row in the same order.
+
+    Args:
+        frame: Columns as the fields of ``Measurement``; dict fields as Python dicts.
+
+    Raises:
+        PredictorError: A feature or a count is not finite; the text names it.
+    """
+    rows = records(frame)
+    for row in rows:
+        check_features(row["features"])
+    return WorkTable(
+        work=np.array([measure_work(row["op_groups"]) for row in rows]),
+        facts=np.array([[float(row["features"][name]) for name in FACTS] for row in rows]),
+        batch_size=frame["batch_size"].to_numpy(dtype=float),
+        context=_objects([context_of_row(row) for row in rows]),
+        **{
+            name: _objects(list(frame[name])) for name in ("optimizer", "family", "model_hash", "workload_hash", "name")
+        },
+    )
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as dicts."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def context_of_row(row: Mapping[str, Any]) -> Context:
+    """Where and how a dataset row was measured."""
+    return Context(row["machine_id"], row["backend"], int(row["threads"]), row["dtype"], row["memory_format"])
+
+
+def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    array = np.empty(len(values), dtype=object)
+    # One by one: numpy would make a two-dimensional array of tuples of equal length.
+    for position, value in enumerate(values):
+        array[position] = value
+    return array

@@ -1,0 +1,88 @@
+"""What is predicted: each target is a sum of parts with a starting price, corrected by the same machinery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainpilot.predictors.table import FACTS, Context
+from trainpilot.predictors.terms import REFERENCE_FIGURES, STEP_TERM_NAMES, STEP_TERMS, term_amounts, unit_costs_s
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainpilot.predictors.table import WorkTable
+
+Figures = Mapping[Context, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One label that is learned.
+
+    Attributes:
+        name: Name in the predictor's card.
+        unit: SI unit.
+        part_names: Names of the parts.
+        parts: ``parts(table, priced)`` gives them at their starting prices, shape (n, parts); ``priced`` are the terms
+            of the step at calibration prices in s.
+        boosted: Whether a boosted correction is fitted.
+    """
+
+    name: str
+    unit: str
+    part_names: tuple[str, ...]
+    parts: Callable[[WorkTable, NDArray[np.float64]], NDArray[np.float64]]
+    boosted: bool = False
+
+
+def price_step_s(table: WorkTable, figures: Figures) -> NDArray[np.float64]:
+    """Terms of each step at the calibration prices of its context, in s, shape (n, terms).
+
+    A context without figures gets the reference figures: only the ratios of its prices are used once rows are known.
+    """
+    costs = {context: unit_costs_s(figures.get(context) or REFERENCE_FIGURES) for context in set(table.context)}
+    priced: NDArray[np.float64] = term_amounts(table.work) * np.array([costs[context] for context in table.context])
+    return priced
+
+
+def _fact(table: WorkTable, name: str) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = table.facts[:, FACTS.index(name)]
+    return values
+
+
+def _step_parts(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001
+    return priced
+
+
+def _setup_parts(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:
+    # 10 ms a model, 0.2 ms a layer, 1 GB/s for filling weights, and two more steps for the first one's allocations.
+    return np.column_stack(
+        [
+            np.full(len(table), 1e-2),
+            _fact(table, "layers") * 2e-4,
+            _fact(table, "param_bytes") * 1e-9,
+            priced.sum(axis=1) * 2.0,
+        ]
+    )
+
+
+def _memory_parts(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001
+    # The traced peak, and 8 MiB that libraries take however small the model is.
+    return np.column_stack([np.full(len(table), 8.0 * 2**20), _fact(table, "peak_bytes")])
+
+
+def _energy_parts(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001
+    # 50 W, apart for arithmetic, traffic and overhead; the level is learned over orders of magnitude.
+    kinds = [[term.quantity in kind for term in STEP_TERMS] for kind in (("flops",), ("bytes",), ("calls", "step"))]
+    return np.column_stack([priced[:, mask].sum(axis=1) * 50.0 for mask in kinds])
+
+
+STEP_TIME = Target("step_time_s", "s", STEP_TERM_NAMES, _step_parts, boosted=True)
+SETUP_TIME = Target("setup_time_s", "s", ("model", "layers", "param_bytes", "first_step"), _setup_parts)
+PEAK_MEMORY = Target("peak_memory_bytes", "bytes", ("libraries", "traced_peak"), _memory_parts)
+ENERGY = Target("energy_j", "J", ("arithmetic", "traffic", "overhead"), _energy_parts)
+TARGETS: tuple[Target, ...] = (STEP_TIME, SETUP_TIME, PEAK_MEMORY, ENERGY)

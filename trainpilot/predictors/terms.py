@@ -1,0 +1,162 @@
+"""What a training step does, as a few physical amounts, and what each costs before anything was measured.
+
+One step is a list of operation groups (``OpGroup``, or the same as a dict in a dataset row). Both are added up by
+class of operator into the columns ``WORK_COLUMNS``; a *term* is a sum of such columns that has one price: so many
+FLOPs at a rate, bytes at a bandwidth, or dispatches at a cost each. Time is the sum of amount times price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from trainpilot.errors import PredictorError
+from trainpilot.profiling.profile import OP_CLASSES, OpGroup
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Quantity = Literal["flops", "bytes", "calls"]
+QUANTITIES: tuple[Quantity, ...] = ("flops", "bytes", "calls")
+PHASES = ("forward", "loss", "backward", "optimizer")
+
+# Phase totals carry an "@", because "optimizer" is both a class and a phase.
+WORK_COLUMNS: tuple[str, ...] = (
+    *(f"{quantity}.{name}" for quantity in QUANTITIES for name in OP_CLASSES),
+    *(f"{quantity}@{phase}" for quantity in QUANTITIES for phase in PHASES),
+)
+WORK_INDEX: Mapping[str, int] = {name: position for position, name in enumerate(WORK_COLUMNS)}
+
+# A count above this is a fault of the trace: it is beyond a year of the largest computer in one step.
+LARGEST_COUNT = 1e26
+
+COMPUTE_CLASSES = ("matmul", "attention", "conv", "depthwise_conv", "rnn")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One additive part of the step time.
+
+    Attributes:
+        name: Name, part of the predictor's card.
+        quantity: What is counted; ``step`` is 1 for every step.
+        classes: Classes of operators that are added up; empty for ``step``.
+        figure: Calibration figure that prices one unit: a rate if it ends in ``_per_s``, else seconds.
+        dearness: How many times dearer than the figure one unit is, before any row is known.
+    """
+
+    name: str
+    quantity: Literal["flops", "bytes", "calls", "step"]
+    classes: tuple[str, ...]
+    figure: str
+    dearness: float = 1.0
+
+    def unit_cost_s(self, figures: Mapping[str, float]) -> float:
+        """Price of one unit in s.
+
+        Raises:
+            PredictorError: The calibration lacks the figure, or it is not above 0.
+        """
+        value = figures.get(self.figure)
+        if value is None or not math.isfinite(value) or value <= 0:
+            raise PredictorError(f"calibration: figure {self.figure!r} must be a number above 0, got {value!r}")
+        return self.dearness / value if self.figure.endswith("_per_s") else self.dearness * value
+
+
+# The factors say by what order a kind of work misses the rate that the probe reaches with large, regular operands:
+# they are starting values, which the first few rows correct.
+STEP_TERMS: tuple[Term, ...] = (
+    Term("matmul_flops", "flops", ("matmul", "other"), "matmul_flops_per_s", 1.0),
+    Term("attention_flops", "flops", ("attention",), "matmul_flops_per_s", 2.0),
+    Term("conv_flops", "flops", ("conv",), "conv_flops_per_s", 1.0),
+    Term("depthwise_flops", "flops", ("depthwise_conv",), "conv_flops_per_s", 8.0),
+    Term("rnn_flops", "flops", ("rnn",), "matmul_flops_per_s", 2.0),
+    Term("compute_bytes", "bytes", COMPUTE_CLASSES, "memory_bytes_per_s", 1.0),
+    Term("stream_bytes", "bytes", ("elementwise", "copy", "other"), "memory_bytes_per_s", 1.0),
+    Term("reduce_bytes", "bytes", ("norm", "softmax", "reduction", "pool"), "memory_bytes_per_s", 1.5),
+    Term("embedding_bytes", "bytes", ("embedding",), "memory_bytes_per_s", 1.5),
+    Term("random_bytes", "bytes", ("random",), "memory_bytes_per_s", 4.0),
+    Term("optimizer_bytes", "bytes", ("optimizer",), "memory_bytes_per_s", 1.0),
+    Term("calls", "calls", tuple(name for name in OP_CLASSES if name != "optimizer"), "dispatch_s", 2.0),
+    Term("optimizer_calls", "calls", ("optimizer",), "dispatch_s", 2.0),
+    Term("step", "step", (), "step_overhead_s", 0.5),
+)
+STEP_TERM_NAMES: tuple[str, ...] = tuple(term.name for term in STEP_TERMS)
+# Work grows with the size of a step; dispatches and the fixed cost do not.
+WORK_TERM_NAMES: tuple[str, ...] = tuple(term.name for term in STEP_TERMS if term.quantity in ("flops", "bytes"))
+
+# Where a machine was never probed: about one core of a 2020s server. Only their ratios matter once rows are known.
+REFERENCE_FIGURES: Mapping[str, float] = {
+    "matmul_flops_per_s": 5e10,
+    "conv_flops_per_s": 3e10,
+    "memory_bytes_per_s": 1e10,
+    "dispatch_s": 4e-6,
+    "step_overhead_s": 2e-4,
+}
+
+
+def measure_work(groups: Iterable[OpGroup | Mapping[str, Any]], batch_scale: float = 1.0) -> NDArray[np.float64]:
+    """Add up the operations of one step.
+
+    Args:
+        groups: The table of operations, as objects or as the dicts of a dataset row.
+        batch_scale: Factor on the FLOPs and bytes of everything but the optimizer: the same model at another batch
+            size. FLOPs are proportional to the batch; bytes are nearly so, weights being the smaller part.
+
+    Returns:
+        Amounts in the order of ``WORK_COLUMNS``, shape (len(WORK_COLUMNS),).
+
+    Raises:
+        PredictorError: A count is missing, not finite, negative or absurd, or a class or phase is unknown.
+    """
+    amounts = np.zeros(len(WORK_COLUMNS))
+    for group in groups:
+        row = asdict(group) if isinstance(group, OpGroup) else group
+        try:
+            phase, op_class = row["phase"], row["op_class"]
+            counts = {
+                "flops": float(row["flops"]),
+                "bytes": float(row["bytes_read"]) + float(row["bytes_written"]),
+                "calls": float(row["calls"]),
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise PredictorError(f"operation group {row.get('op')!r}: no valid {error}") from None
+        if phase not in PHASES or op_class not in OP_CLASSES:
+            raise PredictorError(f"operation group {row.get('op')!r}: unknown class {op_class!r} or phase {phase!r}")
+        for quantity, count in counts.items():
+            if not math.isfinite(count) or not 0 <= count <= LARGEST_COUNT:
+                raise PredictorError(
+                    f"feature {quantity}.{op_class} of {row.get('op')!r} is not a valid count: {count}"
+                )
+            scaled = count if phase == "optimizer" or quantity == "calls" else count * batch_scale
+            # Optimizers dispatch the same kernels as everything else, but over long lists: they have their own price.
+            amounts[WORK_INDEX[f"{quantity}.{'optimizer' if phase == 'optimizer' else op_class}"]] += scaled
+            amounts[WORK_INDEX[f"{quantity}@{phase}"]] += scaled
+    return amounts
+
+
+def term_amounts(work: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Amount of each term of ``STEP_TERMS``.
+
+    Args:
+        work: Shape (n, len(WORK_COLUMNS)).
+
+    Returns:
+        Shape (n, len(STEP_TERMS)).
+    """
+    columns = [
+        np.ones(len(work))
+        if term.quantity == "step"
+        else work[:, [WORK_INDEX[f"{term.quantity}.{name}"] for name in term.classes]].sum(axis=1)
+        for term in STEP_TERMS
+    ]
+    return np.column_stack(columns)
+
+
+def unit_costs_s(figures: Mapping[str, float]) -> NDArray[np.float64]:
+    """Price of one unit of each term of ``STEP_TERMS`` in s, by calibration figures alone."""
+    return np.array([term.unit_cost_s(figures) for term in STEP_TERMS])
