@@ -1,1 +1,55 @@
-""""""
+"""The labelled timing dataset: schema, database, import and export, and collecting sweeps into it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainpilot.store.collect import benchmark, import_spilled
+    from trainpilot.store.exchange import VerifyReport, export_parquet, import_parquet, merge, verify
+    from trainpilot.store.noise import NoiseEntry, NoiseReport, noise_report
+    from trainpilot.store.store import SweepEntry, TimingStore, list_sweeps, open_store
+
+# Resolved when first used: the database library takes a fifth of a second to load.
+_HOMES = {
+    "NoiseEntry": "noise",
+    "NoiseReport": "noise",
+    "SweepEntry": "store",
+    "TimingStore": "store",
+    "VerifyReport": "exchange",
+    "benchmark": "collect",
+    "export_parquet": "exchange",
+    "import_parquet": "exchange",
+    "import_spilled": "collect",
+    "list_sweeps": "store",
+    "merge": "exchange",
+    "noise_report": "noise",
+    "open_store": "store",
+    "verify": "exchange",
+}
+
+__all__ = [
+    "NoiseEntry",
+    "NoiseReport",
+    "SweepEntry",
+    "TimingStore",
+    "VerifyReport",
+    "benchmark",
+    "export_parquet",
+    "import_parquet",
+    "import_spilled",
+    "list_sweeps",
+    "merge",
+    "noise_report",
+    "open_store",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trainpilot.store' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"trainpilot.store.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

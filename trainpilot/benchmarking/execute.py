@@ -1,0 +1,215 @@
+"""Measuring one configuration in this process. Runs inside a worker."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trainpilot import zoo
+from trainpilot.benchmarking.configuration import Configuration
+from trainpilot.benchmarking.contention import Interference, OthersMeter, contention
+from trainpilot.benchmarking.control import measure_control
+from trainpilot.benchmarking.energy import EnergyMeter, NoMeter, ZeusMeter
+from trainpilot.benchmarking.failures import failure_of
+from trainpilot.benchmarking.global_settings import changed_settings, global_settings
+from trainpilot.benchmarking.operator_times import time_operators
+from trainpilot.benchmarking.rates import estimate_step_s, peak_flops_per_s
+from trainpilot.benchmarking.timing import StepTiming, TimingLimits, measure_steps
+from trainpilot.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from trainpilot.backends import TrainingSession
+    from trainpilot.profiling import WorkloadProfile
+
+Clock = Callable[[], float]
+
+
+def control() -> float | None:
+    """Time of the control workload in s."""
+    return measure_control()
+
+
+def execute(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure a configuration; whatever it raises becomes a status and a reason.
+
+    Args:
+        task: ``configuration`` (``Configuration.to_dict``), ``timing`` (fields of ``TimingLimits``), ``statistic``,
+            ``cap_s``, ``operator_steps``, ``calibration`` (figures or {}), ``cores``, ``control_ratio`` (or None).
+
+    Returns:
+        ``status``, ``reason``; ``labels`` (fields of ``Measurement``), ``operators``, ``contended`` (why, or ""),
+        ``skipped`` (why, or ""), ``stepping_s``, and ``changed``: global settings that differ from before.
+    """
+    before = global_settings()
+    reply: dict[str, Any] = {
+        "status": "failed",
+        "reason": "",
+        "labels": {},
+        "operators": [],
+        "contended": "",
+        "skipped": "",
+        "stepping_s": 0.0,
+    }
+    try:
+        _measure(task, reply)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - anything that a model raises is a row, not our end
+        reply["status"], reply["reason"] = failure_of(error)
+    # Only the text of the error is kept: its frames would keep the model and its tensors alive.
+    gc.collect()
+    reply["changed"] = changed_settings(before)
+    return reply
+
+
+def _measure(task: Mapping[str, Any], reply: dict[str, Any]) -> None:
+    from trainpilot.backends import get_backend
+    from trainpilot.backends.simulated import VirtualClock
+    from trainpilot.profiling import profile
+
+    configuration = Configuration.from_dict(task["configuration"])
+    labels = reply["labels"]
+    others = OthersMeter()
+    backend = get_backend(configuration.backend)
+    labels["simulated"] = backend.simulated
+    clock: Clock = VirtualClock() if backend.simulated else time.perf_counter
+    workload = configuration.live_workload
+    traced = profile(workload)
+    labels |= {
+        "workload_hash": traced.workload_hash,
+        "model_hash": traced.model_hash,
+        "input_signature": [list(part) for part in traced.input_signature],
+        "features": dict(traced.features),
+        "op_groups": [asdict(group) for group in traced.op_groups],
+    }
+    estimate = estimate_step_s(traced.features, configuration.threads, task["calibration"])
+    if estimate > task["cap_s"]:
+        reply["skipped"] = f"a step would take about {estimate:.1f} s, the sweep's cap is {task['cap_s']:g} s"
+        return
+    begin = clock()
+    session = backend.prepare(workload, configuration.settings, clock=clock)
+    with session:
+        session.synchronize()
+        labels["setup_time_s"] = clock() - begin
+        timing, loss_finite = _time_steps(session, configuration, clock, task, traced)
+        used_threads = _threads_in_use()
+        labels["peak_memory_bytes"] = session.peak_memory_bytes()
+        labels["actual_placement"] = session.placement()
+        labels["loss_finite"] = loss_finite
+        labels["data_time_s"] = None if backend.simulated else _time_of_batch(configuration)
+        reply["stepping_s"] = timing.stepping_s
+        reply["status"], reply["reason"] = _status(configuration, timing, loss_finite, used_threads, backend.simulated)
+        busy = others.cores()
+        labels["cpu_utilization"] = None if busy is None else min(1.0, busy / task["cores"])
+        if reply["status"] != "ok":
+            return
+        labels |= _timing_labels(timing)
+        reply["contended"] = contention(
+            Interference(
+                wall_s=timing.wall_s,
+                cpu_s=timing.cpu_s,
+                switches=timing.involuntary_switches,
+                others_cores=busy,
+                control_ratio=task["control_ratio"],
+            ),
+            threads=configuration.threads,
+            cores=task["cores"],
+            on_cpu=configuration.backend == "cpu",
+        )
+        if backend.simulated:  # nothing real ran, so nothing could disturb it
+            reply["contended"] = ""
+        elif configuration.backend == "cpu" and configuration.phase == "train_step" and task["operator_steps"]:
+            assert timing.step_time_s is not None
+            found = time_operators(session, traced.op_groups, task["operator_steps"], timing.step_time_s)
+            reply["operators"] = [asdict(operator) for operator in found]
+
+
+def _time_steps(
+    session: TrainingSession,
+    configuration: Configuration,
+    clock: Clock,
+    task: Mapping[str, Any],
+    traced: WorkloadProfile,
+) -> tuple[StepTiming, bool | None]:
+    last: Any = None
+
+    def train_step() -> None:
+        nonlocal last
+        last = session.step()
+
+    def forward() -> None:
+        session.forward()
+
+    flops = traced.forward_flops
+    if configuration.phase == "train_step":
+        flops += traced.backward_flops + traced.optimizer_flops
+    timing = measure_steps(
+        train_step if configuration.phase == "train_step" else forward,
+        session.synchronize,
+        clock=clock,
+        limits=TimingLimits(**task["timing"]),
+        statistic=task["statistic"],
+        tick_s=None if clock is time.perf_counter else 0.0,  # a virtual clock does not tick by itself
+        meter=_meter(configuration.backend),
+        flops=flops,
+        peak_flops_per_s=peak_flops_per_s(
+            configuration.backend, configuration.threads, configuration.workload["dtype"], task["calibration"]
+        ),
+    )
+    return timing, None if last is None else math.isfinite(float(last))
+
+
+def _status(
+    configuration: Configuration, timing: StepTiming, loss_finite: bool | None, threads: int, simulated: bool
+) -> tuple[str, str]:
+    if timing.invalid:
+        return "invalid", timing.invalid
+    if configuration.backend == "cpu" and not simulated and threads != configuration.threads:
+        return "invalid", f"the model changed the number of threads from {configuration.threads} to {threads}"
+    if loss_finite is False:
+        return "nonfinite_loss", f"the loss was not finite after {timing.steps} timed steps"
+    return "ok", ""
+
+
+def _timing_labels(timing: StepTiming) -> dict[str, Any]:
+    return {
+        "step_time_s": timing.step_time_s,
+        "step_quantiles_s": dict(timing.quantiles_s),
+        "steps": timing.steps,
+        "outliers": timing.outliers,
+        "first_step_s": timing.first_step_s,
+        "cpu_time_s": timing.cpu_s / timing.steps,
+        "involuntary_switches": timing.involuntary_switches,
+        "energy_j": timing.energy_j,
+        "noisy": timing.noisy,
+    }
+
+
+def _threads_in_use() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def _time_of_batch(configuration: Configuration) -> float | None:
+    """Time to make one batch of a zoo model in s; None for other models, whose data comes from elsewhere."""
+    if configuration.uses_code:
+        return None
+    workload = configuration.workload
+    entry = zoo.get(workload["model"])
+    begin = time.perf_counter()
+    entry.example_inputs(workload["settings"], workload["batch_size"])
+    entry.example_targets(workload["settings"], workload["batch_size"])
+    return time.perf_counter() - begin
+
+
+def _meter(backend: str) -> EnergyMeter:
+    """A meter where one can be read; the CPU's counters are too coarse and too privileged to be the default."""
+    if backend != "cuda":
+        return NoMeter()
+    try:
+        return ZeusMeter()
+    except MeasurementError:
+        return NoMeter()

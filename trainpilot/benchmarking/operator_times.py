@@ -1,0 +1,180 @@
+"""Times of single operators inside real training steps, taken dispatch by dispatch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from trainpilot.benchmarking.configuration import OperatorTiming
+
+if TYPE_CHECKING:
+    from trainpilot.backends import TrainingSession
+    from trainpilot.profiling import OpGroup
+
+# The sum of the operators, calibrated, and the step agree when their ratio lies between these.
+AGREEMENT = (0.75, 1.33)
+_CHAIN = 40
+_REPEATS = 15
+
+Key = tuple[str, str, tuple[tuple[int, ...], ...], bool]
+
+
+def time_operators(
+    session: TrainingSession, op_groups: Sequence[OpGroup], steps: int, step_time_s: float
+) -> list[OperatorTiming]:
+    """Run some steps, timing each operator call, and check their sum against the step.
+
+    Args:
+        session: A warm session on the CPU, where an operator is done when it returns.
+        op_groups: Operations of the profile, which tell the class of each operator.
+        steps: Steps to run; of each group of alike calls the fastest step counts.
+        step_time_s: The label of the same configuration in s.
+
+    Returns:
+        One entry per operator, phase and shapes.
+    """
+    best: dict[Key, float] = {}
+    calls: dict[Key, int] = {}
+    for _ in range(steps):
+        with _recorded() as record:
+            session.step()
+        for key, times in record.items():
+            best[key] = min(best.get(key, sum(times)), sum(times))
+            calls[key] = len(times)
+    total_s = sum(best.values()) + sum(calls.values()) * overhead_per_call_s()
+    agreement = total_s / step_time_s
+    classes = _classes(op_groups)
+    return [
+        OperatorTiming(
+            op=op,
+            phase=phase,
+            op_class=_class_of(op, depthwise, classes),
+            shapes=[list(shape) for shape in shapes],
+            calls=calls[key],
+            time_s=best[key],
+            agreement=agreement,
+            agrees=AGREEMENT[0] <= agreement <= AGREEMENT[1],
+        )
+        for key in best
+        for op, phase, shapes, depthwise in [key]
+    ]
+
+
+@lru_cache(maxsize=1)
+def overhead_per_call_s() -> float:
+    """Time of a step per operator call that is not inside the calls, in s.
+
+    Building and walking the graph costs time outside the operators; timing a call costs time inside. Both are about
+    the same for every call, so a step of many tiny calls tells their difference, which may be negative.
+    """
+    import torch
+
+    weight = torch.ones(4, requires_grad=True)
+
+    def step() -> None:
+        value = weight
+        for _ in range(_CHAIN):
+            value = value * weight
+        value.sum().backward()
+        weight.grad = None
+
+    def timed(run: Callable[[], None]) -> float:
+        begin = time.perf_counter()
+        run()
+        return time.perf_counter() - begin
+
+    step()
+    whole = statistics.median(timed(step) for _ in range(_REPEATS))
+    inside = []
+    for _ in range(_REPEATS):
+        with _recorded() as record:
+            step()
+        inside.append((sum(sum(times) for times in record.values()), sum(len(times) for times in record.values())))
+    return (whole - statistics.median(total for total, _ in inside)) / inside[0][1]
+
+
+@contextmanager
+def _recorded() -> Iterator[dict[Key, list[float]]]:
+    """Record the time of every operator call inside the block."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    record: dict[Key, list[float]] = defaultdict(list)
+    in_optimizer = False
+
+    def set_in_optimizer(value: bool) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            nonlocal in_optimizer
+            in_optimizer = value
+
+        return hook
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            begin = time.perf_counter()
+            result = func(*args, **kwargs)
+            elapsed = time.perf_counter() - begin
+            if in_optimizer:
+                phase = "optimizer"
+            elif torch._C._current_autograd_node() is not None:
+                phase = "backward"
+            else:
+                phase = "forward"
+            shapes = tuple(_shapes((*args, *kwargs.values())))
+            record[str(func).removesuffix(".default"), phase, shapes, _is_depthwise(str(func), args)].append(elapsed)
+            return result
+
+    before = register_optimizer_step_pre_hook(set_in_optimizer(True))
+    after = register_optimizer_step_post_hook(set_in_optimizer(False))
+    try:
+        with Recorder():
+            yield record
+    finally:
+        before.remove()
+        after.remove()
+
+
+def _shapes(values: Iterable[Any]) -> Iterator[tuple[int, ...]]:
+    """Shapes of all tensors among arguments; lists of tensors, as optimizers take them, one level deep."""
+    import torch
+
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield tuple(value.shape)
+        elif isinstance(value, list | tuple):
+            yield from (tuple(item.shape) for item in value if isinstance(item, torch.Tensor))
+
+
+def _is_depthwise(op: str, args: tuple[Any, ...]) -> bool:
+    """True for a convolution with one input channel per group and several groups (weight: (out, in / groups, ...))."""
+    if "convolution" not in op:
+        return False
+    import torch
+
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    weight = tensors[2] if "backward" in op and len(tensors) > 2 else tensors[1]
+    images = tensors[1] if "backward" in op else tensors[0]
+    return weight.ndim > 2 and weight.shape[1] == 1 and images.shape[1] > 1
+
+
+def _classes(op_groups: Sequence[OpGroup]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for group in op_groups:
+        found[group.op.removesuffix(".default")].add(group.op_class)
+    return found
+
+
+def _class_of(op: str, depthwise: bool, classes: dict[str, set[str]]) -> str:
+    if "convolution" in op:
+        return "depthwise_conv" if depthwise else "conv"
+    known = classes.get(op) or classes.get(op.rpartition(".")[0]) or set()
+    return next(iter(known)) if len(known) == 1 else "other"

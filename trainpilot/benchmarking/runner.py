@@ -1,0 +1,433 @@
+"""Running a sweep: isolated workers, rounds far apart, one row at a time, exact resumption."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trainpilot.benchmarking.configuration import Configuration, OperatorTiming
+from trainpilot.benchmarking.measurement import Measurement
+from trainpilot.benchmarking.rows import Site, build_row, operator_timings, this_site
+from trainpilot.benchmarking.sweep import Sweep
+from trainpilot.benchmarking.worker_process import DEFAULT_EXECUTOR, Worker, WorkerLostError
+from trainpilot.errors import BackendUnusableError, MeasurementError, TrainPilotError
+from trainpilot.hardware import memory_available_bytes
+from trainpilot.settings import load_settings
+
+CONTROL_EVERY_S = 20.0
+_CONTROL_TIMEOUT_S = 60.0
+# Starting a worker imports torch, which a slow disk can make long; it is not the configuration's fault.
+_START_TIMEOUT_S = 120.0
+_MEMORY_SHARE = 0.9
+
+Sink = Callable[[Measurement, Sequence[OperatorTiming]], None]
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One configuration in one round.
+
+    Attributes:
+        configuration: What will be measured.
+        key: Its key.
+        repetition: Number of the round.
+    """
+
+    configuration: Configuration
+    key: str
+    repetition: int
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """Where a running sweep is.
+
+    Attributes:
+        done: Rows that are there, those of earlier runs included.
+        total: Rows of the whole sweep (of this shard).
+        elapsed_s: Time since the start.
+        remaining_s: Estimated time to the end, or None before the first row.
+        title: The configuration that was just measured.
+        status: Its status, or ``skipped``.
+    """
+
+    done: int
+    total: int
+    elapsed_s: float
+    remaining_s: float | None
+    title: str
+    status: str
+
+
+@dataclass
+class SweepSummary:
+    """What a sweep did.
+
+    Attributes:
+        sweep_id: The sweep.
+        total: Rows of the whole sweep (of this shard).
+        already: Rows that were there before.
+        counts: New rows by status.
+        contended: New rows that are marked as taken under contention.
+        skipped: Configurations that were not tried, with the reason.
+        skipped_rows: Rows that are missing for it.
+        planned: Titles of the rows that would be measured; only of a dry run.
+        elapsed_s: Time that it took.
+        stepping_s: Time of it inside training steps.
+        stopped: Why it ended before its end: ``budget``, ``interrupted``, or "".
+    """
+
+    sweep_id: str
+    total: int
+    already: int
+    counts: dict[str, int] = field(default_factory=dict)
+    contended: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    skipped_rows: int = 0
+    planned: tuple[str, ...] = ()
+    elapsed_s: float = 0.0
+    stepping_s: float = 0.0
+    stopped: str = ""
+
+    @property
+    def measured(self) -> int:
+        """New rows."""
+        return sum(self.counts.values())
+
+    @property
+    def remaining(self) -> int:
+        """Rows that are still missing; skipped configurations are not."""
+        return self.total - self.already - self.measured - self.skipped_rows
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{number} {status}" for status, number in sorted(self.counts.items())) or "none"
+        parts = [f"{self.sweep_id}: {self.measured} rows measured in {self.elapsed_s:.0f} s ({counts})"]
+        if self.already:
+            parts.append(f"{self.already} were there before")
+        if self.contended:
+            parts.append(f"{self.contended} taken under contention")
+        if self.skipped:
+            parts.append(f"{len(self.skipped)} configurations skipped as too expensive")
+        if self.stopped:
+            parts.append(f"stopped ({self.stopped}), {self.remaining} of {self.total} rows missing")
+        return "; ".join(parts)
+
+
+def plan_sweep(
+    sweep: Sweep,
+    site: Site,
+    *,
+    backends: Sequence[str] | None = None,
+    shard: tuple[int, int] = (1, 1),
+    first_repetition: int = 0,
+) -> list[list[PlannedRow]]:
+    """The rows of a sweep in the order in which they are measured, round by round.
+
+    Args:
+        sweep: The sweep.
+        site: Where it runs.
+        backends: Backends; default: those of the sweep.
+        shard: (i, n): every n-th configuration, from the i-th.
+        first_repetition: Number of the first round.
+    """
+    configurations = sweep.configurations(cores=site.cores, backends=backends)[shard[0] - 1 :: shard[1]]
+    keys = [configuration.key(site.machine.machine_id, site.versions) for configuration in configurations]
+    return [
+        [
+            PlannedRow(configurations[index], keys[index], round_)
+            for index in sweep.order(len(configurations), round_)
+        ]
+        for round_ in range(first_repetition, first_repetition + sweep.rounds)
+    ]
+
+
+def run_sweep(
+    sweep: Sweep,
+    *,
+    sink: Sink,
+    finished: Collection[tuple[str, int]] = frozenset(),
+    backends: Sequence[str] | None = None,
+    budget_s: float | None = None,
+    shard: tuple[int, int] = (1, 1),
+    first_repetition: int = 0,
+    progress: Callable[[SweepProgress], None] | None = None,
+    site: Site | None = None,
+    executor: str = DEFAULT_EXECUTOR,
+) -> SweepSummary:
+    """Measure a sweep, handing each row to ``sink`` the moment it is known.
+
+    Each round runs in a worker of its own, so that rounds differ in process as well as in time. A row that was
+    taken under contention is held back and repeated at the end of its round as often as the sweep says.
+
+    Args:
+        sweep: The sweep.
+        sink: Takes a row and its operator timings.
+        finished: (key, repetition) of the rows that are there already.
+        backends: Backends; default: those of the sweep.
+        budget_s: Time limit in s; no row is started that would probably not end within it.
+        shard: (i, n): part i of n of the sweep.
+        first_repetition: Number of the first round.
+        progress: Called after each row.
+        site: Where it runs; default: here.
+        executor: Module that measures in the worker.
+
+    Returns:
+        What was done, also after Ctrl-C (``stopped`` is ``interrupted`` then).
+
+    Raises:
+        BackendUnusableError: A backend cannot be used here.
+        MeasurementError: The worker does not start.
+        UsageError: The sweep is wrong.
+    """
+    site = site or this_site()
+    _require_usable(backends or sweep.backends)
+    rounds = plan_sweep(sweep, site, backends=backends, shard=shard, first_repetition=first_repetition)
+    run = _SweepRun(sweep, site, sink, budget_s, progress, executor)
+    return run.run(rounds, finished)
+
+
+def _require_usable(names: Sequence[str]) -> None:
+    from trainpilot.backends import get_backend
+
+    for name in names:
+        # The CPU runs this program, and a simulated device exists everywhere.
+        backend = get_backend(name)
+        if name == "cpu" or backend.simulated:
+            continue
+        usability = backend.probe(load_settings().probe_timeout_s)
+        if not usability.usable:
+            raise BackendUnusableError(f"backend {name} cannot be used here: {usability.reason}")
+
+
+@dataclass
+class _Held:
+    """A row taken under contention, waiting for its repetition."""
+
+    planned: PlannedRow
+    row: Measurement
+    operators: list[OperatorTiming]
+    attempts: int
+
+
+class _BudgetSpentError(Exception):
+    """The row in flight ran into the end of the budget."""
+
+
+class _SweepRun:
+    def __init__(
+        self,
+        sweep: Sweep,
+        site: Site,
+        sink: Sink,
+        budget_s: float | None,
+        progress: Callable[[SweepProgress], None] | None,
+        executor: str,
+    ) -> None:
+        self._sweep = sweep
+        self._site = site
+        self._sink = sink
+        self._budget_s = budget_s
+        self._progress = progress
+        self._executor = executor
+        self._begin = time.monotonic()
+        self._worker: Worker | None = None
+        self._counts: Counter[str] = Counter()
+        self._row_times: list[float] = []
+        self._control_at: float | None = None
+        self._control_s: float | None = None
+        self._best_control_s: float | None = None
+        self._held: deque[_Held] = deque()
+        self._skipped_keys: set[str] = set()
+        self._summary = SweepSummary(sweep.sweep_id, 0, 0)
+        settings = load_settings()
+        self._memory_bytes = settings.worker_memory_bytes or int(_MEMORY_SHARE * memory_available_bytes())
+
+    def run(self, rounds: list[list[PlannedRow]], finished: Collection[tuple[str, int]]) -> SweepSummary:
+        summary = self._summary
+        summary.total = sum(len(round_) for round_ in rounds)
+        pending = [[row for row in round_ if (row.key, row.repetition) not in finished] for round_ in rounds]
+        summary.already = summary.total - sum(len(round_) for round_ in pending)
+        try:
+            for round_ in pending:
+                if not self._run_round(round_):
+                    summary.stopped = "budget"
+                    break
+        except KeyboardInterrupt:
+            summary.stopped = "interrupted"
+        finally:
+            self._close_worker()
+            self._keep_all_held()
+        summary.counts = dict(self._counts)
+        summary.elapsed_s = time.monotonic() - self._begin
+        return summary
+
+    def _run_round(self, rows: list[PlannedRow]) -> bool:
+        """Measure one round; False if the budget ended it."""
+        for planned in rows:
+            if planned.key in self._skipped_keys:
+                self._skip(planned)
+            elif not self._measure(planned, None):
+                return False
+        while self._held:
+            held = self._held.popleft()
+            try:
+                if not self._measure(held.planned, held):
+                    return False
+            except KeyboardInterrupt:
+                self._held.append(held)
+                raise
+        self._close_worker()
+        return True
+
+    def _measure(self, planned: PlannedRow, held: _Held | None) -> bool:
+        """Measure one row; False if the budget is spent."""
+        begin = time.monotonic()
+        typical = sum(self._row_times) / len(self._row_times) if self._row_times else 0.0
+        left = self._left()
+        if left is not None and left <= typical:
+            if held is not None:
+                self._held.append(held)
+            return False
+        try:
+            reply = self._ask(planned.configuration, planned.repetition)
+        except _BudgetSpentError:
+            if held is not None:
+                self._held.append(held)
+            return False
+        self._row_times.append(time.monotonic() - begin)
+        self._summary.stepping_s += reply["stepping_s"]
+        if reply["skipped"]:
+            self._skipped_keys.add(planned.key)
+            self._summary.skipped[planned.configuration.title] = reply["skipped"]
+            self._skip(planned)
+            return True
+        row = build_row(
+            planned.configuration,
+            self._site,
+            key=planned.key,
+            repetition=planned.repetition,
+            sweep_id=self._sweep.sweep_id,
+            status=reply["status"],
+            reason=reply["reason"],
+            labels=reply["labels"],
+            contended=bool(reply["contended"]),
+            control_time_s=self._control_s,
+        )
+        found = _Held(planned, row, operator_timings(reply["operators"]), 1 if held is None else held.attempts + 1)
+        if row.contended and found.attempts <= self._sweep.repeat_contended:
+            self._held.append(found)
+        else:
+            self._keep(found)
+        return True
+
+    def _ask(self, configuration: Configuration, repetition: int) -> dict[str, Any]:
+        """The worker's answer, or what its loss means."""
+        timeout_s, of_budget = self._sweep.timeout_s, False
+        try:
+            worker = self._ready_worker()
+            left = self._left()
+            if left is not None and left < timeout_s:
+                timeout_s, of_budget = max(left, 1.0), True
+            reply = worker.measure(self._task(configuration, repetition), timeout_s)
+        except WorkerLostError as lost:
+            self._worker = None
+            if lost.status == "timeout" and of_budget:
+                raise _BudgetSpentError from None
+            return {
+                "status": lost.status,
+                "reason": lost.reason,
+                "labels": {},
+                "operators": [],
+                "contended": "",
+                "skipped": "",
+                "stepping_s": 0.0,
+            }
+        if reply["changed"] or reply["status"] == "oom":
+            self._close_worker()
+        return reply
+
+    def _task(self, configuration: Configuration, repetition: int) -> Mapping[str, Any]:
+        ratio = None
+        if self._control_s is not None and self._best_control_s is not None:
+            ratio = self._control_s / self._best_control_s
+        dtype = configuration.workload["dtype"]
+        return {
+            "configuration": configuration.to_dict(),
+            "timing": asdict(self._sweep.timing),
+            "statistic": self._sweep.statistic,
+            "cap_s": self._sweep.cap_s,
+            "operator_steps": self._sweep.operator_steps if repetition == 0 else 0,
+            "calibration": dict(self._site.calibration(configuration.backend, configuration.threads, dtype)),
+            "cores": self._site.cores,
+            "control_ratio": ratio,
+        }
+
+    def _ready_worker(self) -> Worker:
+        """A worker that answers; the control workload is its first request and comes back now and then."""
+        fresh = self._worker is None
+        if self._worker is None:
+            self._worker = Worker(self._executor, self._memory_bytes)
+        now = time.monotonic()
+        if fresh or self._control_at is None or now - self._control_at >= CONTROL_EVERY_S:
+            try:
+                control = self._worker.control(_START_TIMEOUT_S if fresh else _CONTROL_TIMEOUT_S)
+            except WorkerLostError as lost:
+                self._worker = None
+                if not fresh:  # a new one may do better
+                    return self._ready_worker()
+                raise MeasurementError(f"the benchmark worker does not start: {lost.reason}") from None
+            self._control_at = time.monotonic()
+            if control is not None:
+                self._control_s = control
+                self._best_control_s = min(control, self._best_control_s or control)
+        return self._worker
+
+    def _keep(self, held: _Held) -> None:
+        self._sink(held.row, held.operators)
+        self._counts[held.row.status] += 1
+        self._summary.contended += held.row.contended
+        self._report(held.planned, held.row.status)
+
+    def _keep_all_held(self) -> None:
+        """Keep what still waits for a repetition: better marked than lost."""
+        failure: TrainPilotError | None = None
+        while self._held:
+            try:
+                self._keep(self._held.popleft())
+            except TrainPilotError as error:  # the others must get their chance to be kept, too
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _skip(self, planned: PlannedRow) -> None:
+        self._summary.skipped_rows += 1
+        self._report(planned, "skipped")
+
+    def _report(self, planned: PlannedRow, status: str) -> None:
+        if self._progress is None:
+            return
+        summary = self._summary
+        done = summary.already + sum(self._counts.values()) + summary.skipped_rows
+        elapsed = time.monotonic() - self._begin
+        fresh = done - summary.already
+        self._progress(
+            SweepProgress(
+                done=done,
+                total=summary.total,
+                elapsed_s=elapsed,
+                remaining_s=elapsed / fresh * (summary.total - done) if fresh else None,
+                title=planned.configuration.title,
+                status=status,
+            )
+        )
+
+    def _left(self) -> float | None:
+        return None if self._budget_s is None else self._budget_s - (time.monotonic() - self._begin)
+
+    def _close_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None

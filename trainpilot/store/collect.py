@@ -1,0 +1,139 @@
+"""Collecting a sweep into the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from trainpilot.benchmarking import (
+    Measurement,
+    OperatorTiming,
+    Sweep,
+    SweepProgress,
+    SweepSummary,
+    load_sweep,
+    plan_sweep,
+    run_sweep,
+    this_site,
+)
+from trainpilot.benchmarking.rows import Site
+from trainpilot.benchmarking.worker_process import DEFAULT_EXECUTOR
+from trainpilot.errors import DataError, StoreError
+from trainpilot.store.store import TimingStore, open_store
+
+
+def benchmark(
+    sweep: Sweep | str | Path,
+    *,
+    backends: Sequence[str] | None = None,
+    budget_s: float | None = None,
+    store: TimingStore | str | None = None,
+    resume: bool = True,
+    dry_run: bool = False,
+    progress: Callable[[SweepProgress], None] | None = None,
+    shard: tuple[int, int] = (1, 1),
+    site: Site | None = None,
+    executor: str = DEFAULT_EXECUTOR,
+) -> SweepSummary:
+    """Measure a sweep and keep every row in the store the moment it is known.
+
+    Args:
+        sweep: A sweep, the name of one that comes with the library, or a TOML file.
+        backends: Backends; default: those of the sweep.
+        budget_s: Time limit in s.
+        store: A store or its URL; default: that of the settings.
+        resume: Leave out the rows that are there already; if False, measure everything once more as further
+            repetitions.
+        dry_run: Measure nothing; ``planned`` of the summary lists what would be measured.
+        progress: Called after each row.
+        shard: (i, n): part i of n, to split a sweep over machines that share a store.
+        site: Where it runs; default: here.
+        executor: Module that measures in the worker.
+
+    Returns:
+        What was done, also after Ctrl-C (``stopped`` is ``interrupted`` then).
+
+    Raises:
+        UsageError: The sweep does not exist or is wrong.
+        BackendUnusableError: A backend cannot be used here.
+        MeasurementError: The worker does not start.
+        StoreError: The store cannot be used. Where a row cannot be written, it is kept in a file that the text
+            names, and the sweep ends.
+    """
+    if not isinstance(sweep, Sweep):
+        sweep = load_sweep(sweep)
+    site = site or this_site()
+    with ExitStack() as stack:
+        target = store if isinstance(store, TimingStore) else stack.enter_context(open_store(store))
+        finished = target.finished_keys()
+        rounds = plan_sweep(sweep, site, backends=backends, shard=shard)
+        first_repetition = 0
+        if not resume:
+            keys = {row.key for round_ in rounds for row in round_}
+            first_repetition = 1 + max((number for key, number in finished if key in keys), default=-1)
+        if dry_run:
+            rounds = plan_sweep(sweep, site, backends=backends, shard=shard, first_repetition=first_repetition)
+            rows = [row for round_ in rounds for row in round_]
+            missing = [row for row in rows if (row.key, row.repetition) not in finished]
+            return SweepSummary(
+                sweep_id=sweep.sweep_id,
+                total=len(rows),
+                already=len(rows) - len(missing),
+                planned=tuple(f"{row.configuration.title}, round {row.repetition + 1}" for row in missing),
+            )
+
+        def sink(measurement: Measurement, operators: Sequence[OperatorTiming]) -> None:
+            try:
+                target.append(measurement, operators)
+            except StoreError as error:
+                raise type(error)(f"{error}; {spill(measurement, operators)}") from None
+
+        return run_sweep(
+            sweep,
+            sink=sink,
+            finished=finished,
+            backends=backends,
+            budget_s=budget_s,
+            shard=shard,
+            first_repetition=first_repetition,
+            progress=progress,
+            site=site,
+            executor=executor,
+        )
+
+
+def spill(measurement: Measurement, operators: Sequence[OperatorTiming]) -> str:
+    """Keep a row that the store did not take in a file of its own; say where, or give the row itself."""
+    content = {
+        "measurement": dataclasses.asdict(measurement),
+        "operators": [dataclasses.asdict(timing) for timing in operators],
+    }
+    text = json.dumps(content, allow_nan=False)
+    path = Path(tempfile.gettempdir()) / f"trainpilot-row-{measurement.row_id}.json"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        return f"the row in flight could not be kept anywhere else; here it is: {text}"
+    return f"the row in flight is kept in {path}; trainpilot data import takes it back"
+
+
+def import_spilled(path: Path, store: TimingStore) -> bool:
+    """Take back a row that ``spill`` kept; False if the store has it already.
+
+    Raises:
+        DataError: The file holds no such row.
+        StoreError: The store cannot be written.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        measurement = Measurement(**content["measurement"])
+        operators = [OperatorTiming(**timing) for timing in content["operators"]]
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} holds no row of the timing dataset: {error}") from None
+    return store.append(measurement, operators)
