@@ -198,6 +198,12 @@ def dataset(
     return rows
 
 
+def frame(rows: Iterable[Measurement]) -> pd.DataFrame:
+    """Rows as the store gives them: one column per field, dict fields as dicts."""
+    names = [field.name for field in dataclasses.fields(Measurement)]
+    return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
+
+
 def profile_of(row: Measurement, **changes: Any) -> WorkloadProfile:
     """The profile that tracing the row's workload would give."""
     groups = tuple(OpGroup(**{**item, "calls": int(item["calls"])}) for item in row.op_groups)
