@@ -59,7 +59,7 @@ _DLRM = ModelEntry(
         "rows": integer(10_000, 2, 5_000_000, "rows of each table"),
         "embedding": integer(32, 4, 1024, "size of the embedding vectors"),
         "layers": integer(3, 1, 16, "linear layers of each of the two MLPs, the output layer included"),
-        "width": integer(256, 16, 8192, "units of the hidden layers"),
+        "width": integer(256, 8, 8192, "units of the hidden layers"),
         "interaction": choice("dot", ("dot", "concatenate"), "how the vectors are combined"),
         "classes": common.classes(2),
     },

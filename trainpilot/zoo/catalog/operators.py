@@ -138,7 +138,7 @@ ENTRIES = (
             "outputs": integer(256, 1, 65_536, "units"),
             "positions": integer(1, 1, 4096, "positions of one sample"),
             "bias": common.bias(),
-            "repeats": integer(2, 1, 8, "layers, leading there and back"),
+            "repeats": integer(2, 1, 4, "layers, leading there and back"),
         },
         lambda s: (s["positions"], s["inputs"]),
     ),

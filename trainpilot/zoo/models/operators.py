@@ -99,7 +99,7 @@ def linear(*, inputs: int, outputs: int, positions: int, bias: bool, repeats: in
 class Matmul(nn.Module):
     """Product of two batches of matrices: (batch, m, k), (batch, k, n) → ()."""
 
-    def __init__(self, *, m: int, k: int, n: int, transposed: bool) -> None:
+    def __init__(self, *, m: int, k: int, n: int, transposed: bool) -> None:  # noqa: ARG002 - m is the input's
         super().__init__()
         self.transposed = transposed
         self.shift_left = nn.Parameter(torch.zeros(k))
