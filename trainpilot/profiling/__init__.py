@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainpilot.profiling.features import features_of
 from trainpilot.profiling.profile import OP_CLASSES, MemoryEstimate, OpGroup, WorkloadProfile
+from trainpilot.profiling.table import ProfileTable, Row, profile_table
 
 if TYPE_CHECKING:
+    from trainpilot.profiling.counting import OperationCounts, count_operations
     from trainpilot.workload import Workload
 
 __all__ = [
     "OP_CLASSES",
     "MemoryEstimate",
     "OpGroup",
+    "OperationCounts",
+    "ProfileTable",
+    "Row",
     "WorkloadProfile",
+    "count_operations",
     "features_of",
     "profile",
+    "profile_table",
 ]
 
 
@@ -37,3 +44,11 @@ def profile(workload: Workload) -> WorkloadProfile:
     from trainpilot.profiling.profiler import profile_workload
 
     return profile_workload(workload)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("OperationCounts", "count_operations"):
+        from trainpilot.profiling import counting
+
+        return getattr(counting, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,8 +63,8 @@ class ModelCopier:
     def function(self, function: Any) -> Any:
         """A callable that does the same without reaching the user's objects.
 
-        Modules and other objects are copied. A function gets copies of what its closure holds and of the modules
-        and mutable containers among the globals that it names.
+        Modules and other objects are copied. A function gets copies of what its closure holds and of the modules,
+        tensors and mutable containers among the globals that it names.
         """
         if not isinstance(function, types.FunctionType):
             return self._value(function)
@@ -72,7 +72,7 @@ class ModelCopier:
         touched = {
             name: self._value(found[name])
             for name in _global_names(function.__code__)
-            if isinstance(found.get(name), (*_CONTAINERS, nn.Module))
+            if isinstance(found.get(name), (*_CONTAINERS, nn.Module, torch.Tensor))
         }
         return self._rebuild(function, {**found, **touched})
 
@@ -108,7 +108,7 @@ class ModelCopier:
         try:
             with _ConvertOnDeepcopy(self):
                 return copy.deepcopy(value, self._memo)
-        except Exception:  # whatever a foreign copy protocol raises, sharing the object is the way left
+        except Exception:  # noqa: BLE001 - whatever a foreign copy protocol raises, sharing is the way left
             return self._remember(value, value)
 
     def _module(self, module: nn.Module) -> nn.Module:
@@ -120,9 +120,12 @@ class ModelCopier:
                 attributes[name] = self._hooks(value) if name.endswith("_hooks") and value else self._value(value)
         return copied
 
-    def _hooks(self, hooks: dict[int, Any]) -> dict[int, Any]:
+    def _hooks(self, hooks: dict[int, Any]) -> Any:
         # A hook that fills a list outside must fill a copy of that list.
-        return type(hooks)((key, self.function(hook)) for key, hook in hooks.items())
+        copied = self._remember(hooks, type(hooks)())  # a handle that removes a hook finds the copy's
+        for key, hook in hooks.items():
+            copied[key] = self.function(hook)
+        return copied
 
     def _remember(self, original: Any, copied: Any) -> Any:
         self._memo[id(original)] = copied

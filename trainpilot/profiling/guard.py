@@ -5,9 +5,35 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
+
+
+@contextmanager
+def tracing_state() -> Iterator[None]:
+    """Everything that a trace needs and must leave as it was: random generators, compiler stance, validation.
+
+    Functions compiled by ``torch.compile`` run as they were written. Distributions do not check their arguments,
+    because that reads values although nothing depends on them.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(preserved_random_state())
+        stack.enter_context(_unchecked_distributions())
+        # Importing the compiler takes seconds; where nobody did, nothing is compiled.
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    checked = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(checked)
 
 
 @contextmanager

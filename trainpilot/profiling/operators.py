@@ -16,26 +16,31 @@ import torch
 
 from trainpilot.profiling.formulas import FORMULAS, Formula
 
-_NORM = """
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+_NORM = _names("""
     native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm
     native_batch_norm_backward batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional
     _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional
     _batch_norm_no_update cudnn_batch_norm cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward
     _weight_norm_interface _weight_norm_interface_backward renorm
-""".split()
+""")
 
-_SOFTMAX = """
+_SOFTMAX = _names("""
     _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax _masked_softmax
     _masked_softmax_backward logsumexp
-""".split()
+""")
 
-_EMBEDDING = """
+_EMBEDDING = _names("""
     embedding embedding_dense_backward embedding_sparse_backward embedding_renorm _embedding_bag
     _embedding_bag_forward_only _embedding_bag_backward _embedding_bag_dense_backward
     _embedding_bag_per_sample_weights_backward
-""".split()
+""")
 
-_ELEMENTWISE = """
+_ELEMENTWISE = _names("""
     _prelu_kernel _prelu_kernel_backward elu_backward glu glu_backward hardsigmoid_backward hardswish
     hardswish_backward hardtanh_backward leaky_relu_backward log_sigmoid_forward log_sigmoid_backward
     softplus_backward mish mish_backward gelu gelu_backward silu_backward threshold threshold_backward
@@ -47,9 +52,9 @@ _ELEMENTWISE = """
     _fake_quantize_learnable_per_tensor_affine fake_quantize_per_channel_affine_cachemask
     fake_quantize_per_channel_affine_cachemask_backward view_as_real_copy view_as_complex_copy _conj_physical
     resolve_conj resolve_neg foreach_add
-""".split()
+""")
 
-_REDUCTION = """
+_REDUCTION = _names("""
     binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits mse_loss mse_loss_backward
     smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward soft_margin_loss soft_margin_loss_backward
     multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward
@@ -57,11 +62,11 @@ _REDUCTION = """
     cummax cummin cumprod cumsum logcumsumexp _cummax_helper _cummin_helper kthvalue median nanmedian mode sort topk
     trace bincount histc _unique _unique2 unique_dim unique_consecutive nonzero dist linalg_vector_norm
     _amp_foreach_non_finite_check_and_unscale segment_reduce _segment_reduce_backward scatter_reduce index_reduce
-    aminmax equal is_nonzero count_nonzero allclose std_mean var_mean sum mean amax amin argmax argmin any all max min
+    aminmax equal _is_all_true _is_any_true is_nonzero count_nonzero allclose std_mean var_mean sum mean amax amin argmax argmin any all max min
     prod var std
-""".split()
+""")
 
-_POOL = """
+_POOL = _names("""
     max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
     max_pool3d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward
     adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward
@@ -69,9 +74,9 @@ _POOL = """
     fractional_max_pool2d fractional_max_pool2d_backward fractional_max_pool3d fractional_max_pool3d_backward
     max_unpool2d max_unpool3d grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward
     affine_grid_generator
-""".split()  # and every upsample_*
+""")  # and every upsample_*
 
-_COPY = """
+_COPY = _names("""
     copy _to_copy clone cat stack constant_pad_nd fill full full_like ones ones_like zeros zeros_like zero new_full
     new_ones new_zeros arange linspace logspace eye scalar_tensor flip roll rot90 repeat repeat_interleave tril triu
     tril_indices triu_indices gather scatter scatter_add index index_select index_add index_copy index_fill index_put
@@ -86,16 +91,16 @@ _COPY = """
     hann_window hamming_window resize resize_as nonzero_static view_as cartesian_prod _reshape_copy
     _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward expand t permute transpose view squeeze
     unsqueeze alias as_strided diagonal slice select split split_with_sizes unbind unfold detach
-""".split()  # the last two lines also stand for their *_copy forms
+""")  # the last two lines also stand for their *_copy forms
 
-_RANDOM = """
+_RANDOM = _names("""
     native_dropout bernoulli cauchy exponential geometric log_normal multinomial normal poisson rand rand_like
     randint randint_like randn randn_like randperm uniform random _standard_gamma _sample_dirichlet binomial
     normal_functional _dirichlet_grad _standard_gamma_grad
-""".split()
+""")
 
 # Bookkeeping: dispatched, but neither data nor arithmetic of any size.
-_DISPATCH_ONLY = """
+_DISPATCH_ONLY = _names("""
     empty empty_like empty_permuted empty_strided new_empty new_empty_strided _unsafe_view _reshape_alias detach
     alias lift_fresh set as_strided t transpose unsqueeze squeeze swapaxes _local_scalar_dense _assert_async
     _assert_scalar _assert_tensor_metadata _functional_assert_async is_pinned is_same_size is_coalesced sparse_dim
@@ -104,7 +109,7 @@ _DISPATCH_ONLY = """
     _functional_sym_constrain_range_for_size _has_compatible_shallow_copy_type _sparse_coo_tensor_with_dims_and_tensors
     _nested_tensor_size _version _fw_primal is_strides_like_format is_non_overlapping_and_dense _print
     _nested_view_from_buffer _nested_view_from_jagged _sparse_coo_tensor_unsafe _make_dual _unpack_dual
-""".split()
+""")
 
 _CLASS_OF: dict[str, str] = {
     **dict.fromkeys(_NORM, "norm"),
@@ -122,7 +127,7 @@ _POINTWISE_PREFIXES = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad
 
 # Fills its first argument without reading it.
 _OVERWRITES = frozenset(
-    "copy fill zero normal uniform bernoulli random exponential cauchy geometric log_normal set resize".split()
+    _names("copy fill zero normal uniform bernoulli random exponential cauchy geometric log_normal set resize")
 )
 
 # Internal to tracing or to the profiler of PyTorch: a real step pays nothing for them.

@@ -3,41 +3,65 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
 
-from trainpilot.errors import ModelError, NothingToTrainError, TrainPilotError
+from trainpilot.errors import ModelError, NothingToTrainError
+from trainpilot.profiling.building import refuse_quantised, resolve, unwrap
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_meta, to_real
 from trainpilot.profiling.features import features_of
-from trainpilot.profiling.guard import preserved_random_state
+from trainpilot.profiling.guard import tracing_state
 from trainpilot.profiling.profile import WorkloadProfile
-from trainpilot.profiling.step import Step, StepError, StepTrace, trace_step
+from trainpilot.profiling.step import Step, StepError, StepTrace, forward_flops, trace_step
 from trainpilot.profiling.structure import ModelStructure, is_lazy_model, structure_of
-from trainpilot.workload import ModelInputs, ResolvedWorkload, Workload, map_tensors, signature, tensor_leaves
+from trainpilot.workload import (
+    ModelInputs,
+    ResolvedWorkload,
+    Workload,
+    batch_size_of,
+    map_tensors,
+    signature,
+    tensor_leaves,
+)
 
 _AUTOCAST = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BATCH_NORM_ERROR = "Expected more than 1 value per channel when training"
+# A model whose control flow reads values is tried with its floating-point inputs scaled by these as well.
+_INPUT_SCALES = (1e-6, 1e6)
+# A scaled input may keep a loop going for ever: stop after this many times the operators of the given input.
+_MOST_REPEATED = 50
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
     """See ``trainpilot.profiling.profile``."""
-    with preserved_random_state():
+    with tracing_state():
         return _Profiler(workload).run()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Attempt:
-    """A trace, and how it came about."""
+    """A trace, and how it came about.
+
+    Attributes:
+        trace: The counts.
+        structure: Counts of the model.
+        inputs: The inputs that were traced.
+        flops_range: Least and most forward FLOPs over input scales, for a data-dependent model; else None.
+    """
 
     trace: StepTrace
     structure: ModelStructure
     inputs: ModelInputs
-    batch_size: int
+    flops_range: tuple[int, int] | None = None
 
 
 class _Profiler:
@@ -46,42 +70,148 @@ class _Profiler:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._notes: list[str] = []
+        self._resolved: ResolvedWorkload | None = None
 
     def run(self) -> WorkloadProfile:
-        resolved = self._workload.resolve()
-        model = resolved.model
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise NothingToTrainError("nothing to train: no parameter of the model requires a gradient")
-        assert self._workload.batch_size is not None
-        attempt = self._fake(resolved, model, self._workload.batch_size)
-        return self._profile(attempt)
+        workload = self._workload
+        given = workload.model
+        if isinstance(given, nn.Module) and workload.example_inputs is None and workload.input_spec is None:
+            self._refuse_lazy_without_inputs(unwrap(given))
+        self._resolved = resolve(workload)
+        model = unwrap(self._resolved.model)
+        refuse_quantised(workload.name, model)
+        assert workload.batch_size is not None
+        inputs, targets = self._batch(workload.batch_size)
+        self._refuse_nothing_to_train(model, inputs)
+        try:
+            return self._profile(self._attempt(model, inputs, targets), workload.batch_size)
+        except StepError as failure:
+            if batch_size_of(inputs) != 1 or not _is_batch_norm_error(failure.error):
+                raise self._explained(failure) from failure.error
+        reason = "BatchNorm needs batch >= 2 in train mode"
+        self._notes.append(f"{reason}: profiled at batch size 2 instead of 1")
+        try:
+            return self._profile(self._attempt(model, *self._two_samples()), 2)
+        except StepError as failure:
+            raise ModelError(f"{workload.name}: {reason}; at batch size 2 {_told(failure)}") from failure.error
 
-    def _fake(self, resolved: ResolvedWorkload, model: nn.Module, batch_size: int) -> _Attempt:
-        inputs, targets = self._batch(resolved, batch_size)
+    def _refuse_lazy_without_inputs(self, model: nn.Module) -> None:
+        if is_lazy_model(model):
+            raise ModelError(f"{self._workload.name}: the model is lazy, give a sample input (example_inputs)")
+
+    def _refuse_nothing_to_train(self, model: nn.Module, inputs: ModelInputs) -> None:
+        parameters = list(model.parameters())
+        if any(parameter.requires_grad for parameter in parameters):
+            return
+        # A function without parameters can still be differentiated by its inputs.
+        if parameters or not any(leaf.requires_grad for leaf in tensor_leaves(inputs)):
+            raise NothingToTrainError(
+                f"{self._workload.name}: nothing to train: no parameter of the model requires a gradient"
+            )
+
+    def _batch(self, batch_size: int) -> tuple[ModelInputs, Any]:
+        assert self._resolved is not None
+        make_targets = self._resolved.make_targets
+        targets = None if make_targets is None else make_targets(batch_size)
+        return self._resolved.make_inputs(batch_size), targets
+
+    def _two_samples(self) -> tuple[ModelInputs, Any]:
+        inputs, targets = self._batch(2)
+        if batch_size_of(inputs) == 1:  # fixed example inputs of one sample: take that twice
+            inputs, targets = map_tensors(_doubled, inputs), map_tensors(_doubled, targets)
+        return inputs, targets
+
+    def _attempt(self, model: nn.Module, inputs: ModelInputs, targets: Any) -> _Attempt:
+        """Trace on fake tensors, or on real ones if values are needed."""
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            return self._real(model, inputs, targets, None)
+        try:
+            return self._fake(model, inputs, targets)
+        except StepError as failure:
+            if _is_batch_norm_error(failure.error):
+                raise
+            return self._real(model, inputs, targets, failure)
+
+    def _fake(self, model: nn.Module, inputs: ModelInputs, targets: Any) -> _Attempt:
+        if is_lazy_model(model):
+            model = _materialised(ModelCopier(to_meta), model, inputs)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        copier = ModelCopier(fake_converter(mode))
-        step = Step(
+        step = self._step(ModelCopier(fake_converter(mode)), model, inputs, targets)
+        structure = structure_of(step.model)
+        return _Attempt(trace_step(step, structure, mode), structure, inputs)
+
+    def _real(self, model: nn.Module, inputs: ModelInputs, targets: Any, failure: StepError | None) -> _Attempt:
+        """Run once on real copies; ``failure`` is what the fake run ended with."""
+        model = self._with_values(model, inputs, failure)
+        if is_lazy_model(model):
+            model = _materialised(ModelCopier(to_real), model, inputs)
+        copier = ModelCopier(to_real)
+        step = self._step(copier, model, inputs, targets)
+        structure = structure_of(step.model)
+        trace = trace_step(step, structure, nullcontext(), require_backward=False)
+        if not trace.backward:
+            self._notes.append("on this input the loss depends on no parameter, so there is no backward pass")
+        unsupported = failure is None or isinstance(
+            failure.error, UnsupportedOperatorException | UnsupportedFakeTensorException | NotImplementedError
+        )
+        if not trace.reads_values and (unsupported or (failure is not None and failure.phase == "optimizer")):
+            self._notes.append("run on real tensors: an operator has no shape-only form")
+            return _Attempt(trace, structure, inputs)
+        self._notes.append(
+            "the control flow or a shape depends on values of the input: run on real tensors, and the counts are "
+            "those of the given input"
+        )
+        return _Attempt(trace, structure, inputs, self._flops_range(model, inputs, trace))
+
+    def _with_values(self, model: nn.Module, inputs: ModelInputs, failure: StepError | None) -> nn.Module:
+        """A model and inputs with values; builders are asked again where the model was built without memory."""
+        if any(leaf.is_meta for leaf in tensor_leaves(inputs)):
+            raise self._without_values(failure)
+        if not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+            return model
+        if isinstance(self._workload.model, nn.Module):
+            raise self._without_values(failure)
+        return unwrap(resolve(self._workload, real=True).model)
+
+    def _without_values(self, failure: StepError | None) -> ModelError:
+        told = f": {_told(failure)}" if failure is not None else ""
+        return ModelError(
+            f"{self._workload.name}: the step needs values, but the model or its inputs are on the meta device{told}"
+        )
+
+    def _flops_range(self, model: nn.Module, inputs: ModelInputs, trace: StepTrace) -> tuple[int, int]:
+        seen = [trace.flops("forward")]
+        limit = _MOST_REPEATED * sum(group.calls for group in trace.groups if group.phase == "forward") + 10_000
+        for scale in _INPUT_SCALES:
+            copier = ModelCopier(to_real)
+            scaled = map_tensors(lambda leaf, scale=scale: _scaled(leaf, scale), inputs)
+            flops = forward_flops(self._step(copier, model, scaled, None), limit)
+            if flops is not None:
+                seen.append(flops)
+        return min(seen), max(seen)
+
+    def _step(self, copier: ModelCopier, model: nn.Module, inputs: ModelInputs, targets: Any) -> Step:
+        assert self._resolved is not None
+        loss = self._resolved.loss
+        return Step(
             model=copier.module(model),
             inputs=copier.structure(inputs),
             targets=copier.structure(targets),
-            loss=None if resolved.loss is None else copier.function(resolved.loss),
+            loss=None if loss is None else copier.function(loss),
             optimizer=self._workload.optimizer,
             autocast=_AUTOCAST[self._workload.dtype],
         )
-        structure = structure_of(step.model)
-        return _Attempt(trace_step(step, structure, mode), structure, inputs, batch_size)
 
-    def _batch(self, resolved: ResolvedWorkload, batch_size: int) -> tuple[ModelInputs, Any]:
-        inputs = resolved.make_inputs(batch_size)
-        return inputs, None if resolved.make_targets is None else resolved.make_targets(batch_size)
+    def _explained(self, failure: StepError) -> ModelError:
+        return ModelError(f"{self._workload.name}: {_told(failure)}")
 
-    def _profile(self, attempt: _Attempt) -> WorkloadProfile:
+    def _profile(self, attempt: _Attempt, batch_size: int) -> WorkloadProfile:
         workload, trace, structure = self._workload, attempt.trace, attempt.structure
         counts = {
             "params": structure.params,
             "trainable_params": structure.trainable_params,
             "param_bytes": structure.param_bytes,
-            "batch_size": attempt.batch_size,
+            "batch_size": batch_size,
             "layers": structure.layers,
             "depth": trace.depth,
         }
@@ -91,7 +221,7 @@ class _Profiler:
             family=workload.family,
             workload_hash=workload.workload_hash,
             model_hash=workload.model_hash,
-            batch_size=attempt.batch_size,
+            batch_size=batch_size,
             dataset_size=workload.dataset_size,
             epochs=workload.epochs,
             optimizer=workload.optimizer_name,
@@ -110,10 +240,51 @@ class _Profiler:
             backward_flops=trace.flops("backward"),
             optimizer_flops=trace.flops("optimizer"),
             uncounted_ops=trace.uncounted,
-            data_dependent=False,
-            forward_flops_range=None,
+            data_dependent=attempt.flops_range is not None,
+            forward_flops_range=attempt.flops_range,
             op_groups=trace.groups,
             memory=trace.memory,
             features=features_of(trace.groups, trace.memory, counts, trace.uncounted),
-            notes=tuple(self._notes),
+            notes=(*self._notes, *_notes_on(trace)),
         )
+
+
+def _materialised(copier: ModelCopier, model: nn.Module, inputs: ModelInputs) -> nn.Module:
+    """A copy of a lazy model whose parameters got their shapes from one forward pass."""
+    copied = copier.module(model)
+    batch = copier.structure(inputs)
+    try:
+        with torch.no_grad():
+            copied(*batch.args, **batch.kwargs)
+    except Exception as error:
+        raise StepError("forward", error) from error
+    return copied
+
+
+def _notes_on(trace: StepTrace) -> Iterator[str]:
+    ops = {group.op for group in trace.groups}
+    if trace.uncounted:
+        told = ", ".join(f"{name} ({calls}x)" for name, calls in sorted(trace.uncounted.items()))
+        yield f"FLOPs are a lower bound: no formula for {told}"
+    if "aten._scaled_dot_product_flash_attention_for_cpu_backward" in ops:
+        yield "the backward pass of fused attention recomputes the scores: 5 matrix products (2.5 x forward)"
+    if "aten.mkldnn_rnn_layer_backward" in ops:
+        yield "the backward pass of a fused recurrent layer computes all gradients, needed or not (2 x forward)"
+
+
+def _told(failure: StepError) -> str:
+    return " ".join(f"{failure.phase} raised {type(failure.error).__name__}: {failure.error}".split())
+
+
+def _is_batch_norm_error(error: Exception) -> bool:
+    return isinstance(error, ValueError) and _BATCH_NORM_ERROR in str(error)
+
+
+def _doubled(leaf: torch.Tensor) -> torch.Tensor:
+    if leaf.ndim == 0 or leaf.shape[0] != 1:
+        return leaf
+    return leaf.detach().repeat(2, *[1] * (leaf.ndim - 1)).requires_grad_(leaf.requires_grad)
+
+
+def _scaled(leaf: torch.Tensor, scale: float) -> torch.Tensor:
+    return leaf.detach() * scale if leaf.is_floating_point() else leaf

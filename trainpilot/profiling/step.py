@@ -144,6 +144,17 @@ def trace_step(
     )
 
 
+def forward_flops(step: Step, limit: int) -> int | None:
+    """FLOPs of one forward pass, or None if it raises or dispatches more than ``limit`` operators."""
+    tracer = Tracer(limit=limit)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), tracer:
+            step.model(*step.inputs.args, **step.inputs.kwargs)
+    except Exception:  # noqa: BLE001 - an input that the model does not accept tells nothing
+        return None
+    return sum(group.flops for group in tracer.groups())
+
+
 def _optimizer_cost(step: Step, trained: list[nn.Parameter], mode: AbstractContextManager[Any]) -> OptimizerCost:
     if not trained:
         return OptimizerCost((), {}, 0, 0)

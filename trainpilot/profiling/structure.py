@@ -79,7 +79,7 @@ class LayerCalls:
     def counting(self, model: nn.Module) -> Iterator[None]:
         """Count the calls made in this block; ``model`` must be a copy, because it gets hooks."""
 
-        def called(module: nn.Module, inputs: object) -> None:
+        def called(_module: nn.Module, _inputs: object) -> None:
             self.depth += 1
 
         handles = [layer.register_forward_pre_hook(called) for layer in _layers(model)]
