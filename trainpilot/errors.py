@@ -33,6 +33,9 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 
+_MOST_LISTED = 40  # names in one message; what comes first is what most people look for
+
+
 class TrainPilotError(Exception):
     """Base of all errors that are raised on purpose; its text is one line for a person."""
 
@@ -60,7 +63,9 @@ class UnknownNameError(UsageError):
         self.valid = tuple(valid)
         self.nearest = tuple(difflib.get_close_matches(str(name), self.valid, n=3, cutoff=0.5))
         hint = f"did you mean {' or '.join(self.nearest)}? " if self.nearest else ""
-        known = ", ".join(self.valid) or "none"
+        known = ", ".join(self.valid[:_MOST_LISTED]) or "none"
+        if len(self.valid) > _MOST_LISTED:
+            known += f", ... ({len(self.valid)} in all)"
         super().__init__(f"unknown {kind} {str(name)!r}: {hint}valid: {known}")
 
 

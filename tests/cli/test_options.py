@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainpilot.cli.options import WorkloadOptions, parse_settings
+from trainpilot.cli.options import WorkloadOptions
 from trainpilot.errors import UsageError
+from trainpilot.workload.pairs import parse_settings
 
 
 def test_settings_are_read_by_kind() -> None:

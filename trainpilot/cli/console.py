@@ -41,7 +41,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
         title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        expand=False,
+        show_header=any(column.strip(">") for column in columns),
     )
     for column in columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from trainpilot.errors import UsageError
+from trainpilot.workload.pairs import parse_settings
 
 if TYPE_CHECKING:
     from trainpilot.workload import Workload
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _MODEL_HELP = "Zoo name, path/file.py:build or package.module:build."
 
 
@@ -53,7 +56,8 @@ class WorkloadOptions:
         if name is None:
             from trainpilot import zoo
 
-            raise UsageError(f"no model given: use --model with one of {', '.join(zoo.names())}, or path/file.py:build")
+            common = ", ".join(entry for entry in zoo.names() if zoo.get(entry).family != "operator")
+            raise UsageError(f"no model given: use --model with path/file.py:build or one of {common}")
         return name
 
     def settings(self) -> dict[str, Any]:
@@ -97,32 +101,20 @@ class WorkloadOptions:
         )
 
 
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """Read ``NAME=VALUE`` pairs; a value is an integer, a float, true or false, or else text.
+def parse_duration(text: str) -> float:
+    """Read ``90``, ``90s``, ``30m`` or ``2h`` as seconds.
 
     Raises:
-        UsageError: A pair has no ``=``, or a name occurs twice.
+        UsageError: The text has another form or is not above 0.
     """
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, text = pair.partition("=")
-        if not separator or not name:
-            raise UsageError(f"--set {pair!r}: write NAME=VALUE, e.g. --set layers=3")
-        if name in found:
-            raise UsageError(f"--set {name}: given twice")
-        found[name] = _value(text)
-    return found
-
-
-def _value(text: str) -> int | float | bool | str:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
+    try:
+        seconds = float(number) * _SECONDS[unit]
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"time {text!r}: write a number above 0 with s, m or h, e.g. 90s")
+    return seconds
 
 
 def with_workload_options(command: Callable[..., Any]) -> Callable[..., Any]:

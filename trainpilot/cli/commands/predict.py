@@ -82,9 +82,7 @@ def _select(
     for name in backends or ():
         get_backend(name)  # a misspelt name is told before anything is imported or probed
     counts: Sequence[int | None] = threads or (None,)
-    variants = [
-        ExecutionSettings(threads=count, dtype=workload.dtype, memory_format=memory_format) for count in counts
-    ]
+    variants = [ExecutionSettings(threads=count, dtype=workload.dtype, memory_format=memory_format) for count in counts]
     return choose(workload, backends=backends, settings=variants, **limits)
 
 

@@ -1,0 +1,64 @@
+"""``trainpilot fit``: make predictors from the timing dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainpilot.cli.console import print_json, print_text
+from trainpilot.cli.options import JsonFlag
+
+if TYPE_CHECKING:
+    from trainpilot.predictors import BackendFit
+
+
+def fit(
+    backend: Annotated[str | None, typer.Option("--backend", help="Only this backend; default: all with rows.")] = None,
+    store: Annotated[str | None, typer.Option("--store", help="SQLAlchemy URL of another dataset.")] = None,
+    min_rows: Annotated[int, typer.Option("--min-rows", help="Least number of usable rows.")] = 8,
+    include_simulated: Annotated[
+        bool, typer.Option("--include-simulated", help="Also fit the rows of the simulated backend.")
+    ] = False,
+    promote: Annotated[bool, typer.Option("--promote/--no-promote", help="Use the result if it is not worse.")] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Fit one predictor per backend; it replaces the one in use only if it is not worse on what neither has seen."""
+    from trainpilot.backends import get_backend
+
+    if backend is not None:
+        get_backend(backend)
+    from trainpilot.predictors import fit as fit_predictors
+
+    report = fit_predictors(
+        store, backend=backend, min_rows=min_rows, include_simulated=include_simulated, promote=promote
+    )
+    if as_json:
+        print_json(report.to_dict())
+        return
+    for item in report.fits:
+        print_fit(item)
+    for name, reason in report.skipped.items():
+        print_text(f"{name}: left out: {reason}")
+
+
+def print_fit(item: BackendFit) -> None:
+    """Print what was fitted for one backend, with its held-out error."""
+    provenance = item.predictor.provenance
+    print_text(
+        f"{item.backend}: {provenance.rows} rows of {provenance.workloads} workloads, {len(provenance.families)} "
+        f"families; parts in use: {item.predictor.parts_in_use}"
+    )
+    for reason, number in provenance.dropped.items():
+        print_text(f"  {number} rows dropped: {reason}")
+    print_text(f"  validated: {item.validation}")
+    for kind, metrics in item.metrics.items():
+        shown = ", ".join(
+            f"{name} {metrics[key]:.1%}"
+            for key, name in (("mape", "mean error"), ("median_ape", "median"), ("coverage", "interval coverage"))
+            if metrics.get(key) is not None
+        )
+        print_text(f"  unseen {kind}: {shown}")
+    print_text(f"  {item.decision}" + ("" if item.version is None else f" (version {item.version})"))
+    for warning in item.warnings:
+        print_text(f"  warning: {warning}")
