@@ -9,7 +9,7 @@ from trainpilot.backends.base import ExecutionSettings, TrainingSession
 from trainpilot.backends.simulated.clock import VirtualClock
 from trainpilot.backends.simulated.device import SimulatedDevice
 from trainpilot.backends.torch_device.global_state import GlobalState
-from trainpilot.backends.torch_device.placing import EvaluationMode, own_model, to_device
+from trainpilot.backends.torch_device.placing import EvaluationMode, own_model, separate_copy, to_device
 from trainpilot.errors import BackendError, UsageError
 from trainpilot.workload import ModelInputs, Workload, batch_size_of, build_optimizer, map_tensors
 
@@ -53,7 +53,6 @@ class SimulatedSession(TrainingSession):
         noise: float,
         seed: int,
     ) -> None:
-        import torch
 
         from trainpilot.profiling import profile
 
@@ -71,7 +70,7 @@ class SimulatedSession(TrainingSession):
             parts = workload.resolve()
             example = parts.make_inputs(workload.batch_size)
             self.model = own_model(workload, parts, example).to("cpu")
-            self._example = map_tensors(torch.clone, example)
+            self._example = map_tensors(separate_copy, example)
             build_optimizer(workload.optimizer, self.model, workload.learning_rate)  # refuses what cannot be trained
             found = profile(workload)
         finally:
@@ -102,7 +101,7 @@ class SimulatedSession(TrainingSession):
         self._require_open()
         batch = self._example if inputs is None else ModelInputs.of(inputs)
         copied = map_tensors(
-            torch.clone, to_device(batch, torch.device("cpu"), torch.contiguous_format, torch.get_default_dtype())
+            separate_copy, to_device(batch, torch.device("cpu"), torch.contiguous_format, torch.get_default_dtype())
         )
         with EvaluationMode(self.model), torch.no_grad():
             outputs = self.model(*copied.args, **copied.kwargs)

@@ -33,7 +33,7 @@ def own_model(workload: Workload, parts: ResolvedWorkload, example: ModelInputs)
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()) if not _is_lazy(tensor)):
         raise ModelError(f"{workload.name}: the model is on the meta device and has no weights to train")
     if any(_is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        inputs = map_tensors(torch.clone, example)
+        inputs = map_tensors(separate_copy, example)
         with EvaluationMode(model), torch.no_grad():
             try:
                 model(*inputs.args, **inputs.kwargs)
@@ -76,10 +76,18 @@ def to_device(value: Any, device: torch.device, memory_format: torch.memory_form
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         layout = memory_format if tensor.ndim == 4 else torch.preserve_format
-        moved = tensor.to(device, memory_format=layout)
-        return moved.clone() if moved.is_inference() else moved  # autograd refuses inference tensors
+        # Detached, so that a gradient for the input is never written to the caller's tensor.
+        moved = tensor.detach().to(device, memory_format=layout)
+        if moved.is_inference():  # autograd refuses inference tensors
+            moved = moved.clone()
+        return moved.requires_grad_(tensor.requires_grad)
 
     return map_tensors(move, _arrays_to_tensors(value, floating))
+
+
+def separate_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy that shares neither memory nor gradients with the tensor."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _arrays_to_tensors(value: Any, floating: torch.dtype) -> Any:

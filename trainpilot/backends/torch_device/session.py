@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from trainpilot.backends.base import ExecutionSettings, TrainingSession
 from trainpilot.backends.torch_device.global_state import GlobalState
 from trainpilot.backends.torch_device.peak_memory import watch_peak_memory
-from trainpilot.backends.torch_device.placing import EvaluationMode, own_model, tensor_versions, to_device
+from trainpilot.backends.torch_device.placing import (
+    EvaluationMode,
+    own_model,
+    separate_copy,
+    tensor_versions,
+    to_device,
+)
 from trainpilot.errors import BackendError, UnsupportedError, UsageError
 from trainpilot.workload import ModelInputs, Workload, build_optimizer, compute_loss, map_tensors
 
@@ -87,7 +93,7 @@ class TorchSession(TrainingSession):
                 torch.autograd.backward(loss)
                 self.optimizer.step()
             else:
-                self._scaler.scale(loss).backward()
+                self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 self._scaler.step(self.optimizer)
                 self._scaler.update()
         return loss.detach()
@@ -157,16 +163,14 @@ class TorchSession(TrainingSession):
         self.model = own_model(workload, parts, example).to(self._device)
         if channels_last:
             if any(parameter.ndim == 5 for parameter in self.model.parameters()):
-                raise UnsupportedError(
-                    f"{workload.name}: channels_last is for 2-D convolutions, the model has 3-D ones"
-                )
+                raise UnsupportedError(f"{workload.name}: channels_last does not exist for 3-D convolutions")
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = build_optimizer(workload.optimizer, self.model, workload.learning_rate)
         self._floating = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
         self._loss = parts.loss
         self._scaler = torch.amp.GradScaler(self._device.type) if self.settings.dtype == "float16" else None
         # Copies: the user's own tensors must not change when the model works on its input in place.
-        self._example = map_tensors(torch.clone, self._moved(example))
+        self._example = map_tensors(separate_copy, self._moved(example))
         self._example_targets = self._moved(targets)
         self._mutates_inputs: bool | None = None
 
