@@ -82,8 +82,10 @@ def _read_npy(path: Path) -> Array:
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"dataset {path}: is damaged or truncated (no .npz archive)")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [name for name in _REQUIRED if name not in archive]
             if missing:
                 held = ", ".join(archive) or "nothing"
@@ -115,6 +117,8 @@ def _read_table(path: Path) -> dict[str, Array]:
         raise DataError(f"dataset {path}: there is no column {LABEL_COLUMN!r}; the columns are {', '.join(columns)}")
     if columns.count(LABEL_COLUMN) > 1:
         raise DataError(f"dataset {path}: there are several columns {LABEL_COLUMN!r}")
+    if frame.empty:
+        raise DataError(f"dataset {path}: the table has no rows")
     features = frame.drop(columns=LABEL_COLUMN)
     if features.shape[1] == 0:
         raise DataError(f"dataset {path}: there is no column besides {LABEL_COLUMN!r}")
