@@ -51,9 +51,7 @@ class Configuration:
     @property
     def settings(self) -> ExecutionSettings:
         """How the backend runs it."""
-        return ExecutionSettings(
-            threads=self.threads, dtype=self.workload["dtype"], memory_format=self.memory_format
-        )
+        return ExecutionSettings(threads=self.threads, dtype=self.workload["dtype"], memory_format=self.memory_format)
 
     @property
     def uses_code(self) -> bool:

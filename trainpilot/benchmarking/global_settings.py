@@ -33,7 +33,8 @@ def global_settings() -> dict[str, Any]:
         "garbage collection": gc.isenabled(),
         "recursion limit": sys.getrecursionlimit(),
         "working directory": os.getcwd(),  # noqa: PTH109 - a string to compare
-        "environment": dict(os.environ),
+        # PyTorch's compiler announces its cache folder here when it is first imported.
+        "environment": {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR_")},
     }
 
 

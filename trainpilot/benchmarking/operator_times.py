@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 # The sum of the operators, calibrated, and the step agree when their ratio lies between these.
 AGREEMENT = (0.75, 1.33)
-_CHAIN = 40
-_REPEATS = 15
+_PARAMETERS = (4, 24)
+_REPEATS = 9
 
 Key = tuple[str, str, tuple[tuple[int, ...], ...], bool]
 
@@ -46,7 +47,8 @@ def time_operators(
         for key, times in record.items():
             best[key] = min(best.get(key, sum(times)), sum(times))
             calls[key] = len(times)
-    total_s = sum(best.values()) + sum(calls.values()) * overhead_per_call_s()
+    overhead = step_overhead()
+    total_s = sum(best.values()) + overhead.per_step_s + sum(calls.values()) * overhead.per_call_s
     agreement = total_s / step_time_s
     classes = _classes(op_groups)
     return [
@@ -65,37 +67,60 @@ def time_operators(
     ]
 
 
-@lru_cache(maxsize=1)
-def overhead_per_call_s() -> float:
-    """Time of a step per operator call that is not inside the calls, in s.
+@dataclass(frozen=True)
+class Overhead:
+    """Time of a step that is not inside its operator calls, in s; may be negative, as timing a call costs time too.
 
-    Building and walking the graph costs time outside the operators; timing a call costs time inside. Both are about
-    the same for every call, so a step of many tiny calls tells their difference, which may be negative.
+    Attributes:
+        per_step_s: Once a step.
+        per_call_s: For each operator call.
     """
+
+    per_step_s: float
+    per_call_s: float
+
+
+@lru_cache(maxsize=1)
+def step_overhead() -> Overhead:
+    """Find the overhead from steps of many tiny operators, of two lengths.
+
+    Building and walking the graph, the loop over parameters and the call of each operator cost time outside the
+    operators, about the same for each of them.
+    """
+    (few_calls, few_s), (many_calls, many_s) = (_time_outside(parameters) for parameters in _PARAMETERS)
+    per_call_s = (many_s - few_s) / (many_calls - few_calls)
+    return Overhead(per_step_s=few_s - few_calls * per_call_s, per_call_s=per_call_s)
+
+
+def _time_outside(parameters: int) -> tuple[int, float]:
+    """Operator calls of a tiny training step, and its time outside them in s."""
     import torch
 
-    weight = torch.ones(4, requires_grad=True)
+    weights = [torch.ones(8, requires_grad=True) for _ in range(parameters)]
+    optimizer = torch.optim.AdamW(weights)
 
     def step() -> None:
-        value = weight
-        for _ in range(_CHAIN):
-            value = value * weight
-        value.sum().backward()
-        weight.grad = None
+        optimizer.zero_grad()
+        value = torch.ones(8)
+        for weight in weights:
+            value = torch.relu(value * weight)
+        torch.autograd.backward(value.mean())
+        optimizer.step()
 
-    def timed(run: Callable[[], None]) -> float:
+    def timed() -> float:
         begin = time.perf_counter()
-        run()
+        step()
         return time.perf_counter() - begin
 
-    step()
-    whole = statistics.median(timed(step) for _ in range(_REPEATS))
-    inside = []
+    timed()
+    whole = statistics.median(timed() for _ in range(_REPEATS))
+    inside, calls = [], 0
     for _ in range(_REPEATS):
         with _recorded() as record:
             step()
-        inside.append((sum(sum(times) for times in record.values()), sum(len(times) for times in record.values())))
-    return (whole - statistics.median(total for total, _ in inside)) / inside[0][1]
+        inside.append(sum(sum(times) for times in record.values()))
+        calls = sum(len(times) for times in record.values())
+    return calls, whole - statistics.median(inside)
 
 
 @contextmanager
@@ -115,7 +140,7 @@ def _recorded() -> Iterator[dict[Key, list[float]]]:
 
         return hook
 
-    class Recorder(TorchDispatchMode):
+    class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
@@ -136,7 +161,7 @@ def _recorded() -> Iterator[dict[Key, list[float]]]:
     before = register_optimizer_step_pre_hook(set_in_optimizer(True))
     after = register_optimizer_step_post_hook(set_in_optimizer(False))
     try:
-        with Recorder():
+        with Recorder():  # type: ignore[no-untyped-call]
             yield record
     finally:
         before.remove()

@@ -136,10 +136,7 @@ def plan_sweep(
     configurations = sweep.configurations(cores=site.cores, backends=backends)[shard[0] - 1 :: shard[1]]
     keys = [configuration.key(site.machine.machine_id, site.versions) for configuration in configurations]
     return [
-        [
-            PlannedRow(configurations[index], keys[index], round_)
-            for index in sweep.order(len(configurations), round_)
-        ]
+        [PlannedRow(configurations[index], keys[index], round_) for index in sweep.order(len(configurations), round_)]
         for round_ in range(first_repetition, first_repetition + sweep.rounds)
     ]
 

@@ -28,7 +28,7 @@ class Range:
     def at(self, position: float) -> int | float:
         """The value at a position in [0, 1)."""
         if self.log:
-            value = self.low * (self.high / self.low) ** position
+            value = math.exp(math.log(self.low) + position * math.log(self.high / self.low))
         else:
             value = self.low + (self.high - self.low) * position
         if isinstance(self.low, float) or isinstance(self.high, float):
@@ -87,6 +87,9 @@ def space_filling(dimensions: Mapping[str, Range | Choice], count: int, seed: Se
     # Sobol points are balanced in powers of two, so that many are drawn and the first ones taken.
     points = sequence.random_base2(max(0, math.ceil(math.log2(count))))[:count]
     return [
-        {name: dimension.at(float(position)) for (name, dimension), position in zip(dimensions.items(), point, strict=True)}
+        {
+            name: dimension.at(float(position))
+            for (name, dimension), position in zip(dimensions.items(), point, strict=True)
+        }
         for point in points
     ]

@@ -162,7 +162,7 @@ def measure_steps(
             count = _warm_up(run, needed, limits)
             switches, cpu = _involuntary_switches(), cpu_clock()
             meter.begin()
-            lengths = _windows(run, count, needed, limits)
+            lengths = _windows(run, count, limits)
             energy = meter.end()
             cpu, now = cpu_clock() - cpu, _involuntary_switches()
         except _ClockFailedError as error:
@@ -173,10 +173,11 @@ def measure_steps(
     label = label_of(times, statistic)
     coarse = quantile(lengths, 0.5) < TICKS_PER_WINDOW * tick * (1 - 1e-9)
     middle, low, high = (quantile(times, q) for q in (0.5, 0.25, 0.75))
+    invalid = _rate_problem(label, flops, peak_flops_per_s)
     return StepTiming(
-        invalid=_rate_problem(label, flops, peak_flops_per_s),
+        invalid=invalid,
         first_step_s=first or None,  # 0 means shorter than the clock can tell
-        step_time_s=None if _rate_problem(label, flops, peak_flops_per_s) else label,
+        step_time_s=None if invalid else label,
         quantiles_s={name: quantile(times, q) for name, q in QUANTILES.items()},
         steps=steps,
         windows=len(times),
@@ -293,7 +294,7 @@ def _warm_up(run: _Run, needed_s: float, limits: TimingLimits) -> int:
     return count
 
 
-def _windows(run: _Run, count: int, needed_s: float, limits: TimingLimits) -> list[float]:
+def _windows(run: _Run, count: int, limits: TimingLimits) -> list[float]:
     lengths: list[float] = []
     total = 0.0
     while len(lengths) < limits.max_windows:

@@ -17,13 +17,14 @@ import time
 
 _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_S = 1.0
+_ON_LINUX = sys.platform.startswith("linux")
 
 
 def main(executor_name: str, parent: int, memory_bytes: int | None) -> None:
     """Answer requests until there are no more.
 
     Args:
-        executor_name: Module with ``execute(task)`` and ``control()``.
+        executor_name: Module with ``start()``, ``execute(task)`` and ``control()``.
         parent: Process id of the harness; when it ends, so does the worker.
         memory_bytes: Most private memory of this process, or None.
     """
@@ -36,6 +37,7 @@ def main(executor_name: str, parent: int, memory_bytes: int | None) -> None:
     if memory_bytes is not None:
         limit_memory(memory_bytes)
     executor = importlib.import_module(executor_name)
+    executor.start()
     for line in requests:
         request = json.loads(line)
         if request["op"] == "control":
@@ -48,7 +50,7 @@ def main(executor_name: str, parent: int, memory_bytes: int | None) -> None:
 
 def end_with(parent: int) -> None:
     """End this process when the parent ends, also while a step runs and also if the parent was killed."""
-    if sys.platform == "linux":
+    if _ON_LINUX:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before the kernel knew
             os._exit(1)
@@ -69,7 +71,7 @@ def limit_memory(memory_bytes: int) -> None:
     reserved, of which accelerator drivers take terabytes. Elsewhere the limit does not exist and the harness watches
     the resident set instead.
     """
-    if sys.platform == "linux":
+    if _ON_LINUX:
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)

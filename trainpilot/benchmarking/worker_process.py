@@ -55,7 +55,9 @@ class Worker:
     def __init__(
         self, executor: str = DEFAULT_EXECUTOR, memory_bytes: int | None = None, watch_memory: bool | None = None
     ) -> None:
-        self._watched_bytes = memory_bytes if watch_memory or (watch_memory is None and sys.platform != "linux") else None
+        self._watched_bytes = (
+            memory_bytes if watch_memory or (watch_memory is None and sys.platform != "linux") else None
+        )
         kernel_bytes = 0 if memory_bytes is None or self._watched_bytes is not None else memory_bytes
         # The child must find the same packages, also when they were put on the path by hand.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - a string is needed

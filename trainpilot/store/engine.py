@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, event, inspect, insert, select, text
+from sqlalchemy import create_engine, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
@@ -111,7 +111,9 @@ def _parse(url: str) -> URL:
         parsed = make_url(url)
         name = parsed.get_backend_name()
     except (ArgumentError, NoSuchModuleError):
-        raise UsageError(f"store {url!r}: write a URL such as sqlite:///timings.sqlite or postgresql://host/db") from None
+        raise UsageError(
+            f"store {url!r}: write a URL such as sqlite:///timings.sqlite or postgresql://host/db"
+        ) from None
     if name not in ("sqlite", "postgresql"):
         raise UsageError(f"store {url!r}: {name} is not supported; valid are sqlite and postgresql")
     if parsed.drivername == "postgresql":  # the driver that the extra installs, whatever SQLAlchemy's default is
@@ -141,9 +143,12 @@ def _check_file(path: Path) -> None:
         return
     if len(header) < 100 or not header.startswith(_HEADER):
         raise StoreCorruptError(f"the store {path} is damaged or no store: it is not a SQLite database")
-    page_size, change_counter, pages, valid_for = *struct.unpack(">H", header[16:18]), *struct.unpack(
-        ">I4x", header[24:32]
-    ), *struct.unpack(">I", header[28:32]), *struct.unpack(">I", header[92:96])
+    page_size, change_counter, pages, valid_for = (
+        *struct.unpack(">H", header[16:18]),
+        *struct.unpack(">I4x", header[24:32]),
+        *struct.unpack(">I", header[28:32]),
+        *struct.unpack(">I", header[92:96]),
+    )
     page_size = 65_536 if page_size == 1 else page_size
     if change_counter == valid_for and size < pages * page_size:
         raise StoreCorruptError(
@@ -192,7 +197,9 @@ def _ensure_schema(engine: Engine) -> None:
 def _check_version(connection: Connection, tables: set[str]) -> None:
     name = shown(connection.engine.url)
     if VERSION_TABLE.name not in tables:
-        raise StoreSchemaError(f"{name} is a database, but no store of TrainPilot: it has no table {VERSION_TABLE.name}")
+        raise StoreSchemaError(
+            f"{name} is a database, but no store of TrainPilot: it has no table {VERSION_TABLE.name}"
+        )
     version = connection.execute(select(VERSION_TABLE.c.version)).scalar()
     if version is None:
         raise StoreSchemaError(f"the store {name} does not tell its schema version")

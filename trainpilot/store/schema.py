@@ -83,7 +83,7 @@ def _kind(hint: Any) -> FieldKind:
         return FieldKind("str", optional=False)
     for plain in (bool, int, float):
         if hint is plain:
-            return FieldKind(plain.__name__, optional=False)  # type: ignore[arg-type]
+            return FieldKind(plain.__name__, optional=False)
     return FieldKind("json", optional=False)
 
 

@@ -136,6 +136,11 @@ class TimingStore:
         statement = select(OPERATOR_TIMINGS).where(OPERATOR_TIMINGS.c.row_id == row_id)
         return [self._operator(values) for values in self._values(statement)]
 
+    def all_operators(self) -> Iterator[tuple[str, OperatorTiming]]:
+        """(row_id, operator timing) of all rows."""
+        for values in self._values(select(OPERATOR_TIMINGS)):
+            yield values["row_id"], self._operator(values)
+
     def operator_frame(self, agrees: bool | None = True) -> pd.DataFrame:
         """All operator timings with the ``row_id`` that they belong to.
 
