@@ -70,9 +70,10 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         target = np.asarray(y, dtype=float)
         if not np.isfinite(target).all():
             raise PredictorError("labels of the correction must be finite")
+        # Beyond the limit a label is disturbed or the additive model is blind; either way a tree must not chase it.
+        target = np.clip(target, -self.limit, self.limit)
         parameters = {
-            "objective": "reg:pseudohubererror",
-            "huber_slope": 0.3,
+            "objective": "reg:squarederror",
             "max_depth": self.depth,
             "eta": self.learning_rate,
             "min_child_weight": self.min_child_weight,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ _MATERIAL_SHARE = 0.05
 _UNLIKE = 4.0
 # Intensities are logarithms of FLOPs per byte; a factor of e there weighs as much as a share of 0.15 of the work.
 _INTENSITY_WEIGHT = 0.15
+_COUNTED = np.array([term.quantity != "step" for term in STEP_TERMS])
 
 
 @dataclass(frozen=True)
@@ -114,39 +116,46 @@ class Domain:
             table: n steps.
             priced: Terms at calibration prices in s, shape (n, terms).
         """
-        shares = priced / priced.sum(axis=1, keepdims=True)
         amounts = term_amounts(table.work)
-        points = _coordinates(mix(table, priced))
-        apart = np.sqrt(((points[:, None, :] - self.mixes[None, :, :]) ** 2).sum(axis=2))
-        nearest = apart.argmin(axis=1)
-        distance = apart[np.arange(len(points)), nearest] / self.scale
-        extrapolation = np.zeros(len(table))
-        reasons: list[tuple[str, ...]] = []
-        for row in range(len(table)):
-            found = []
-            for position, term in enumerate(STEP_TERMS):
-                value, least, most = amounts[row, position], self.least[position], self.most[position]
-                if shares[row, position] < _MATERIAL_SHARE or term.quantity == "step" or value == 0:
-                    continue
-                what = _in_words(term)
-                if most == 0:
-                    found.append(f"{what} are {value:.3g} a step, but no measured workload has any")
-                    extrapolation[row] = max(extrapolation[row], 1.0)
-                elif value > most * _BEYOND:
-                    found.append(
-                        f"{what} are {value:.3g} a step, {value / most:.3g} times the largest measured ({most:.3g})"
-                    )
-                    extrapolation[row] = max(extrapolation[row], float(np.log(value / most)))
-                elif value < least / _BEYOND:
-                    found.append(f"{what} are {value:.3g} a step, below the smallest measured ({least:.3g})")
-                    extrapolation[row] = max(extrapolation[row], float(np.log(least / value)))
-            if distance[row] > _UNLIKE:
+        material = (amounts > 0) & (priced >= _MATERIAL_SHARE * priced.sum(axis=1, keepdims=True)) & _COUNTED
+        # What was never seen has no range to be above or below of.
+        novel = material & (self.most == 0)
+        above = material & ~novel & (amounts > self.most * _BEYOND)
+        below = material & ~novel & (amounts < self.least / _BEYOND)
+        beyond = np.where(novel, 1.0, 0.0)
+        beyond[above] = np.log(amounts[above] / np.broadcast_to(self.most, amounts.shape)[above])
+        beyond[below] = np.log(np.broadcast_to(self.least, amounts.shape)[below] / amounts[below])
+        apart, nearest = self._tree.query(_coordinates(mix(table, priced)))
+        distance = apart / self.scale
+        unlike = distance > _UNLIKE
+        reasons: list[tuple[str, ...]] = [()] * len(table)
+        for row in np.flatnonzero((novel | above | below).any(axis=1) | unlike):
+            found = [
+                self._why(term, amounts[row, position], position, bool(novel[row, position]))
+                for position, term in enumerate(STEP_TERMS)
+                if novel[row, position] or above[row, position] or below[row, position]
+            ]
+            if unlike[row]:
                 found.append(
                     f"its mix of operators is unlike any measured one (nearest: {self.mix_names[nearest[row]]}, "
                     f"{distance[row]:.2g} times the usual distance)"
                 )
-            reasons.append(tuple(found))
-        return Position(distance=distance, extrapolation=extrapolation, reasons=tuple(reasons))
+            reasons[row] = tuple(found)
+        return Position(distance=distance, extrapolation=beyond.max(axis=1), reasons=tuple(reasons))
+
+    @cached_property
+    def _tree(self) -> Any:
+        from scipy.spatial import cKDTree
+
+        return cKDTree(self.mixes)
+
+    def _why(self, term: Term, value: float, position: int, novel: bool) -> str:
+        what, least, most = _in_words(term), self.least[position], self.most[position]
+        if novel:
+            return f"{value:.3g} {what} a step, but no measured workload has any"
+        if value > most:
+            return f"{value:.3g} {what} a step are {value / most:.3g} times the largest measured ({most:.3g})"
+        return f"{value:.3g} {what} a step are below the smallest measured ({least:.3g})"
 
     def to_card(self) -> dict[str, Any]:
         """Everything as JSON; an amount that was never seen is null."""

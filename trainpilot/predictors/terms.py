@@ -38,6 +38,19 @@ COMPUTE_CLASSES = ("matmul", "attention", "conv", "depthwise_conv", "rnn")
 
 
 @dataclass(frozen=True)
+class Price:
+    """A calibration figure as the price of a unit.
+
+    Attributes:
+        figure: Name of the figure: a rate if it ends in ``_per_s``, else seconds.
+        dearness: How many times dearer than the figure one unit is.
+    """
+
+    figure: str
+    dearness: float = 1.0
+
+
+@dataclass(frozen=True)
 class Term:
     """One additive part of the step time.
 
@@ -45,15 +58,13 @@ class Term:
         name: Name, part of the predictor's card.
         quantity: What is counted; ``step`` is 1 for every step.
         classes: Classes of operators that are added up; empty for ``step``.
-        figure: Calibration figure that prices one unit: a rate if it ends in ``_per_s``, else seconds.
-        dearness: How many times dearer than the figure one unit is, before any row is known.
+        prices: What one unit costs before any row is known: the first price whose figure was probed counts.
     """
 
     name: str
     quantity: Literal["flops", "bytes", "calls", "step"]
     classes: tuple[str, ...]
-    figure: str
-    dearness: float = 1.0
+    prices: tuple[Price, ...]
 
     def unit_cost_s(self, figures: Mapping[str, float]) -> float:
         """Price of one unit in s.
@@ -61,29 +72,49 @@ class Term:
         Raises:
             PredictorError: The calibration lacks the figure, or it is not above 0.
         """
-        value = figures.get(self.figure)
+        price = next((price for price in self.prices if price.figure in figures), self.prices[-1])
+        value = figures.get(price.figure)
         if value is None or not math.isfinite(value) or value <= 0:
-            raise PredictorError(f"calibration: figure {self.figure!r} must be a number above 0, got {value!r}")
-        return self.dearness / value if self.figure.endswith("_per_s") else self.dearness * value
+            raise PredictorError(f"calibration: figure {price.figure!r} must be a number above 0, got {value!r}")
+        return price.dearness / value if price.figure.endswith("_per_s") else price.dearness * value
 
 
-# The factors say by what order a kind of work misses the rate that the probe reaches with large, regular operands:
-# they are starting values, which the first few rows correct.
+def _traffic(name: str, classes: tuple[str, ...], figure: str, dearness: float) -> Term:
+    return Term(name, "bytes", classes, (Price(figure), Price("memory_bytes_per_s", dearness)))
+
+
+# Where a kind of work has no figure of its own, the factor says by what order it misses a rate that was probed with
+# large, regular operands. All prices are starting values: rows correct them.
 STEP_TERMS: tuple[Term, ...] = (
-    Term("matmul_flops", "flops", ("matmul", "other"), "matmul_flops_per_s", 1.0),
-    Term("attention_flops", "flops", ("attention",), "matmul_flops_per_s", 2.0),
-    Term("conv_flops", "flops", ("conv",), "conv_flops_per_s", 1.0),
-    Term("depthwise_flops", "flops", ("depthwise_conv",), "conv_flops_per_s", 8.0),
-    Term("rnn_flops", "flops", ("rnn",), "matmul_flops_per_s", 2.0),
-    Term("compute_bytes", "bytes", COMPUTE_CLASSES, "memory_bytes_per_s", 1.0),
-    Term("stream_bytes", "bytes", ("elementwise", "copy", "other"), "memory_bytes_per_s", 1.0),
-    Term("reduce_bytes", "bytes", ("norm", "softmax", "reduction", "pool"), "memory_bytes_per_s", 1.5),
-    Term("embedding_bytes", "bytes", ("embedding",), "memory_bytes_per_s", 1.5),
-    Term("random_bytes", "bytes", ("random",), "memory_bytes_per_s", 4.0),
-    Term("optimizer_bytes", "bytes", ("optimizer",), "memory_bytes_per_s", 1.0),
-    Term("calls", "calls", tuple(name for name in OP_CLASSES if name != "optimizer"), "dispatch_s", 2.0),
-    Term("optimizer_calls", "calls", ("optimizer",), "dispatch_s", 2.0),
-    Term("step", "step", (), "step_overhead_s", 0.5),
+    Term("matmul_flops", "flops", ("matmul", "other"), (Price("matmul_flops_per_s"),)),
+    Term(
+        "attention_flops",
+        "flops",
+        ("attention",),
+        (Price("attention_flops_per_s"), Price("matmul_flops_per_s", 2.0)),
+    ),
+    Term("conv_flops", "flops", ("conv",), (Price("conv_flops_per_s"),)),
+    Term(
+        "depthwise_flops",
+        "flops",
+        ("depthwise_conv",),
+        (Price("depthwise_conv_flops_per_s"), Price("conv_flops_per_s", 8.0)),
+    ),
+    Term("rnn_flops", "flops", ("rnn",), (Price("rnn_flops_per_s"), Price("matmul_flops_per_s", 2.0))),
+    # The rates above contain the traffic of large operands; this is what small and thin ones cost more.
+    Term("compute_bytes", "bytes", COMPUTE_CLASSES, (Price("memory_bytes_per_s", 0.5),)),
+    _traffic("elementwise_bytes", ("elementwise", "other"), "elementwise_bytes_per_s", 1.0),
+    _traffic("copy_bytes", ("copy",), "copy_bytes_per_s", 1.5),
+    _traffic("norm_bytes", ("norm",), "batch_norm_bytes_per_s", 1.5),
+    _traffic("softmax_bytes", ("softmax",), "softmax_bytes_per_s", 2.0),
+    _traffic("reduction_bytes", ("reduction",), "reduction_bytes_per_s", 1.5),
+    _traffic("pool_bytes", ("pool",), "pool_bytes_per_s", 3.0),
+    _traffic("embedding_bytes", ("embedding",), "embedding_bytes_per_s", 1.5),
+    _traffic("random_bytes", ("random",), "random_bytes_per_s", 4.0),
+    _traffic("optimizer_bytes", ("optimizer",), "optimizer_bytes_per_s", 1.0),
+    Term("calls", "calls", tuple(name for name in OP_CLASSES if name != "optimizer"), (Price("dispatch_s", 2.0),)),
+    Term("optimizer_calls", "calls", ("optimizer",), (Price("dispatch_s", 2.0),)),
+    Term("step", "step", (), (Price("step_overhead_s", 0.5),)),
 )
 STEP_TERM_NAMES: tuple[str, ...] = tuple(term.name for term in STEP_TERMS)
 # Work grows with the size of a step; dispatches and the fixed cost do not.
@@ -129,9 +160,7 @@ def measure_work(groups: Iterable[OpGroup | Mapping[str, Any]], batch_scale: flo
             raise PredictorError(f"operation group {row.get('op')!r}: unknown class {op_class!r} or phase {phase!r}")
         for quantity, count in counts.items():
             if not math.isfinite(count) or not 0 <= count <= LARGEST_COUNT:
-                raise PredictorError(
-                    f"feature {quantity}.{op_class} of {row.get('op')!r} is not a valid count: {count}"
-                )
+                raise PredictorError(f"feature {quantity}.{op_class} is not a valid count: {count} ({row.get('op')})")
             scaled = count if phase == "optimizer" or quantity == "calls" else count * batch_scale
             # Optimizers dispatch the same kernels as everything else, but over long lists: they have their own price.
             amounts[WORK_INDEX[f"{quantity}.{'optimizer' if phase == 'optimizer' else op_class}"]] += scaled
