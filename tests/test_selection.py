@@ -152,7 +152,7 @@ def test_d05_dtype_choice_follows_the_probe(monkeypatch, times_ms, expected):
         milliseconds = times_ms.get(settings.dtype)
         return unknown(backend) if milliseconds is None else prediction(backend, milliseconds, source="analytic")
 
-    monkeypatch.setattr(f"{MACHINE_MODULE}.predict", predict)
+    monkeypatch.setattr("trainpilot.predictors.predict", predict)
     variants = [ExecutionSettings(dtype=dtype) for dtype in ("float32", "bfloat16", "float16")]
     selection = select(object(), backends=[FakeBackend("cpu")], settings=variants, hardware_state=IDLE, profile=PROFILE)
     assert selection.settings == ExecutionSettings(dtype=expected)
@@ -167,7 +167,7 @@ def test_d05_unsupported_dtype_is_excluded_with_its_reason(monkeypatch):
             raise UnsupportedError("conv2d has no float16 kernel on cpu")
         return prediction(backend, 1.0)
 
-    monkeypatch.setattr(f"{MACHINE_MODULE}.predict", predict)
+    monkeypatch.setattr("trainpilot.predictors.predict", predict)
     variants = [ExecutionSettings(dtype="float32"), ExecutionSettings(dtype="float16")]
     selection = select(object(), backends=[FakeBackend("cpu")], settings=variants, hardware_state=IDLE, profile=PROFILE)
     assert selection.settings == variants[0]
@@ -178,7 +178,7 @@ def test_d05_unsupported_dtype_is_excluded_with_its_reason(monkeypatch):
 
 
 def test_d09_unusable_backend_is_excluded_and_the_next_is_taken(monkeypatch):
-    monkeypatch.setattr(f"{MACHINE_MODULE}.predict", lambda w, b, **_: prediction(b, 1.0))
+    monkeypatch.setattr("trainpilot.predictors.predict", lambda w, b, **_: prediction(b, 1.0))
     backends = [FakeBackend("cuda", "no kernel image is available"), FakeBackend("cpu")]
     selection = select(object(), backends=backends, hardware_state=IDLE, profile=PROFILE)
     assert selection.backend == "cpu"
@@ -338,7 +338,7 @@ def test_adjustment_multiplies_every_time_and_says_so():
 
 def test_load_can_change_the_choice(monkeypatch):
     totals = {"cpu": lognormal(1.0, 0.02), "cuda": lognormal(1.5, 0.02)}
-    monkeypatch.setattr(f"{MACHINE_MODULE}.predict", lambda w, b, **_: prediction(b, totals[b]))
+    monkeypatch.setattr("trainpilot.predictors.predict", lambda w, b, **_: prediction(b, totals[b]))
     monkeypatch.setattr(f"{MACHINE_MODULE}.usable_cores", lambda: 2)
     backends = [FakeBackend("cpu"), FakeBackend("cuda", utilization=0.0)]
     idle = select(object(), backends=backends, hardware_state=IDLE, profile=PROFILE)
@@ -359,7 +359,7 @@ def test_wrong_utilization_is_refused(value):
 
 
 def test_memory_of_the_device_and_the_given_limit_are_used(monkeypatch):
-    monkeypatch.setattr(f"{MACHINE_MODULE}.predict", lambda w, b, **_: prediction(b, 1.0, peak=2.0**30))
+    monkeypatch.setattr("trainpilot.predictors.predict", lambda w, b, **_: prediction(b, 1.0, peak=2.0**30))
     small, large = FakeBackend("cuda", memory=2**29), FakeBackend("cpu", memory=2**34)
     assert select(object(), backends=[small, large], hardware_state=IDLE, profile=PROFILE).backend == "cpu"
     with pytest.raises(NoDataError, match="does not fit"):
@@ -370,7 +370,7 @@ def without_data(monkeypatch):
     def predict(workload, backend, **_):
         raise NoDataError("nothing")
 
-    monkeypatch.setattr(f"{MACHINE_MODULE}.predict", predict)
+    monkeypatch.setattr("trainpilot.predictors.predict", predict)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,9 @@ def test_rules_answer_where_no_candidate_has_data(monkeypatch, names, busy, conv
 
 
 def test_rules_do_not_answer_where_one_candidate_has_data(monkeypatch):
-    monkeypatch.setattr(f"{MACHINE_MODULE}.predict", lambda w, b, **_: prediction(b, 1.0) if b == "cpu" else unknown(b))
+    monkeypatch.setattr(
+        "trainpilot.predictors.predict", lambda w, b, **_: prediction(b, 1.0) if b == "cpu" else unknown(b)
+    )
     selection = select(
         object(), backends=[FakeBackend("cpu"), FakeBackend("ane")], hardware_state=IDLE, profile=PROFILE
     )

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainpilot import rules, zoo
+from trainpilot import predictors, rules, zoo
 from trainpilot.backends import get_backend
 from trainpilot.errors import BackendUnusableError, NoDataError, ObservationError
-from trainpilot.predictors import Estimate, Prediction, predict
+from trainpilot.predictors import Estimate, Prediction
 from trainpilot.profiling import profile as profile_step
 from trainpilot.profiling.profile import DOCUMENTED_KEYS
 from trainpilot.selection import choose, is_known, predict_under_load, unknown_prediction
@@ -138,7 +138,7 @@ class HardwareOrchestrator:
         workload = _workload_of(profile)
         try:
             if workload is not None:
-                return predict(workload, backend)
+                return predictors.predict(workload, backend)
             calibration = device.calibration()
         except (BackendUnusableError, NoDataError) as error:
             return unknown_prediction(backend, str(error))

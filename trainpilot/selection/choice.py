@@ -82,7 +82,7 @@ class Selection:
 
 def no_data_reason(backend: str) -> str:
     """Say that nothing is known of a backend and which command changes that."""
-    return f"no data for backend {backend}: run trainpilot benchmark --backend {backend} and trainpilot fit"
+    return f"no data for backend {backend}: run `trainpilot benchmark --backend {backend}`"
 
 
 def is_known(prediction: Prediction) -> bool:
@@ -138,7 +138,9 @@ def choose(
         if reason:
             left_out[label] = reason
         else:
-            amounts[label] = _amount(prediction, objective)  # type: ignore[assignment]
+            amount = prediction.energy_j if objective == "energy" else prediction.total_time_s
+            assert amount is not None  # checked just now
+            amounts[label] = amount
     if not amounts:
         raise NoDataError(
             "no backend can be chosen: " + "; ".join(f"{label}: {reason}" for label, reason in left_out.items())
@@ -178,7 +180,7 @@ def choose(
 def _why_not(label: str, prediction: Prediction, objective: str, limits: Limits) -> str:
     """Why a candidate cannot be compared; empty if it can."""
     if not is_known(prediction):
-        return "; ".join((no_data_reason(prediction.backend), *prediction.notes))
+        return prediction.notes[0] if prediction.notes else no_data_reason(prediction.backend)
     peak = prediction.peak_memory_bytes
     room = limits.memory_bytes.get(label)
     if peak is not None and room is not None and peak.value > room:
@@ -193,10 +195,6 @@ def _why_not(label: str, prediction: Prediction, objective: str, limits: Limits)
         if power_w > limits.power_w:
             return f"needs {power_w:.3g} W on average, over the limit of {limits.power_w:.3g} W"
     return ""
-
-
-def _amount(prediction: Prediction, objective: str) -> Estimate | None:
-    return prediction.energy_j if objective == "energy" else prediction.total_time_s
 
 
 def _contenders(best: str, amounts: Mapping[str, Estimate]) -> list[str]:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from trainpilot import rules
+from trainpilot import predictors, rules
 from trainpilot.backends import Backend, ExecutionSettings, candidate_backends, get_backend
 from trainpilot.errors import BackendUnusableError, NoDataError, ObservationError, UnsupportedError, UsageError
 from trainpilot.hardware import sample_load, usable_cores
-from trainpilot.predictors import Prediction, predict
+from trainpilot.predictors import Prediction
 from trainpilot.profiling import WorkloadProfile
 from trainpilot.profiling import profile as profile_step
 from trainpilot.selection.choice import Limits, Selection, choose, is_known, no_data_reason, unknown_prediction
@@ -58,7 +58,7 @@ def predict_under_load(
         UnsupportedError: The backend lacks an operator, dtype or setting of the workload.
     """
     try:
-        found = predict(workload, backend.name, settings=settings, profile=profile)
+        found = predictors.predict(workload, backend.name, settings=settings, profile=profile)
     except NoDataError as error:
         return unknown_prediction(backend.name, str(error))
     if backend.name == "cpu":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -200,7 +201,7 @@ class _ProgressPrinter:
     """A line on stderr every few seconds."""
 
     def __init__(self) -> None:
-        self._last = time.perf_counter()
+        self._last = -math.inf
 
     def __call__(self, progress: Progress) -> None:
         now = time.perf_counter()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainpilot.backends import TrainingSession
 from trainpilot.benchmarking.timing import quantile
 from trainpilot.errors import NonFiniteLossError, TrainingError, TrainPilotError, UnsupportedError
+from trainpilot.predictors import RemainingTime
 from trainpilot.train_orchestrated.interrupt import StopRequest
 from trainpilot.train_orchestrated.result import EpochResult, Progress
 from trainpilot.train_orchestrated.samples import Samples, Splits, batch_indices
@@ -21,7 +23,6 @@ from trainpilot.workload import TrainingPlan, main_output
 if TYPE_CHECKING:
     from torch import Tensor
 
-_RECENT_STEPS = 50
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory")  # how torch says it on accelerators and on the CPU
 
 
@@ -38,6 +39,7 @@ class Run:
         steps: Steps done.
         full_steps_s: Times of the steps with a full batch, the first step left out.
         first_step_s: Time of the first step.
+        last_step_s: Time of the last step, its batch included.
         data_s: Time to make each batch.
         cpu_time_s: CPU time of this process in all steps.
         initial_loss: Loss of the first step.
@@ -53,6 +55,7 @@ class Run:
     steps: int = 0
     full_steps_s: list[float] = field(default_factory=list)
     first_step_s: float | None = None
+    last_step_s: float = 0.0
     data_s: list[float] = field(default_factory=list)
     cpu_time_s: float = 0.0
     initial_loss: float | None = None
@@ -90,60 +93,27 @@ def train_epochs(
     """
     rng = np.random.default_rng(seed)
     merge_single = has_batch_norm(session.model)
-    orders = [
-        list(
-            batch_indices(splits.train.size, plan.batch_size, rng, drop_last=plan.drop_last, merge_single=merge_single)
-        )
-        for _ in range(plan.epochs)
-    ]
-    run = Run(planned_steps=sum(len(order) for order in orders))
-    begin = time.perf_counter()
-    for number, order in enumerate(orders, start=1):
-        epoch_begin, losses, sizes = time.perf_counter(), [], []
-        for index in order:
-            if stop.requested:
-                run.interrupted = True
-                run.reason = f"interrupted after {run.steps} of {run.planned_steps} steps"
-                return run
-            try:
-                loss = _step(session, splits.train, index, plan, run)
-            except Exception as error:  # noqa: BLE001 - the user's model may raise anything; train() reports it
-                run.fail(*_described(error, f"{name}: step {run.steps + 1}"))
-                return run
-            if not math.isfinite(loss):
-                run.fail(
-                    "nonfinite_loss",
-                    NonFiniteLossError(
-                        f"{name}: the loss is {loss} at step {run.steps} of {run.planned_steps}: "
-                        "try a lower learning rate, or look for such values in the data"
-                    ),
-                )
-                return run
-            losses.append(loss)
-            sizes.append(len(index))
-            if progress is not None:
-                now = time.perf_counter() - begin
-                progress(
-                    Progress(
-                        number, plan.epochs, run.steps, run.planned_steps, loss, now, _remaining_s(run, number, plan)
-                    )
-                )
+
+    def batches() -> list[NDArray[np.int64]]:
+        size = splits.train.size
+        return batch_indices(size, plan.batch_size, rng, drop_last=plan.drop_last, merge_single=merge_single)
+
+    first = batches()
+    run = Run(planned_steps=len(first) * plan.epochs)
+    watch = _Watch(plan, progress, RemainingTime(run.planned_steps))
+    for number in range(1, plan.epochs + 1):
+        begin = time.perf_counter()
+        loss = _train_once(session, splits.train, first if number == 1 else batches(), plan, run, name, stop, watch)
         trained = time.perf_counter()
+        if loss is None:
+            break
         try:
-            accuracy = (
-                None if splits.validation is None else validate(session, splits.validation, plan.batch_size, stop)
-            )
-        except Exception as error:  # noqa: BLE001 - as above
+            held_out = splits.validation
+            accuracy = None if held_out is None else validate(session, held_out, plan.batch_size, stop)
+        except Exception as error:  # noqa: BLE001 - the user's model may raise anything; train() reports it
             run.fail(*_described(error, f"{name}: validation after epoch {number}"))
-            return run
-        run.epochs.append(
-            EpochResult(
-                loss=float(np.average(losses, weights=sizes)),
-                accuracy=accuracy,
-                time_s=trained - epoch_begin,
-                validation_time_s=time.perf_counter() - trained,
-            )
-        )
+            break
+        run.epochs.append(EpochResult(loss, accuracy, trained - begin, time.perf_counter() - trained))
     return run
 
 
@@ -169,6 +139,62 @@ def has_batch_norm(model: Any) -> bool:
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
+@dataclass
+class _Watch:
+    """Tells the caller how far the run is."""
+
+    plan: TrainingPlan
+    tell: Callable[[Progress], None] | None
+    remaining: RemainingTime
+    begin: float = field(default_factory=time.perf_counter)
+
+    def step(self, run: Run) -> None:
+        """A step is done."""
+        self.remaining.add(run.last_step_s)
+        if self.tell is None:
+            return
+        epoch = len(run.epochs) + 1
+        validations_s = [done.validation_time_s for done in run.epochs]
+        to_come_s = (self.plan.epochs - epoch + 1) * quantile(validations_s, 0.5) if validations_s else 0.0
+        left_s = self.remaining.remaining_s(to_come_s)
+        assert left_s is not None  # a step was done
+        assert run.last_loss is not None
+        elapsed_s = time.perf_counter() - self.begin
+        self.tell(Progress(epoch, self.plan.epochs, run.steps, run.planned_steps, run.last_loss, elapsed_s, left_s))
+
+
+def _train_once(
+    session: TrainingSession,
+    samples: Samples,
+    batches: Sequence[NDArray[np.int64]],
+    plan: TrainingPlan,
+    run: Run,
+    name: str,
+    stop: StopRequest,
+    watch: _Watch,
+) -> float | None:
+    """Train on these batches; the mean loss over their samples, or None if the run ended before the last of them."""
+    total = 0.0
+    for index in batches:
+        if stop.requested:
+            run.interrupted = True
+            run.reason = f"interrupted after {run.steps} of {run.planned_steps} steps"
+            return None
+        try:
+            loss = _step(session, samples, index, plan, run)
+        except Exception as error:  # noqa: BLE001 - the user's model may raise anything; train() reports it
+            run.fail(*_described(error, f"{name}: step {run.steps + 1}"))
+            return None
+        if not math.isfinite(loss):
+            advice = "try a lower learning rate, or look for such values in the data"
+            told = f"{name}: the loss is {loss} at step {run.steps} of {run.planned_steps}: {advice}"
+            run.fail("nonfinite_loss", NonFiniteLossError(told))
+            return None
+        total += loss * len(index)
+        watch.step(run)
+    return total / sum(len(index) for index in batches)
+
+
 def _step(session: TrainingSession, samples: Samples, index: Any, plan: TrainingPlan, run: Run) -> float:
     begin = time.perf_counter()
     batch = samples.take(index)
@@ -179,6 +205,7 @@ def _step(session: TrainingSession, samples: Samples, index: Any, plan: Training
     elapsed = time.perf_counter() - ready
     run.cpu_time_s += time.process_time() - cpu
     run.data_s.append(ready - begin)
+    run.last_step_s = ready - begin + elapsed
     run.steps += 1
     run.last_loss = loss
     if run.first_step_s is None:
@@ -186,14 +213,6 @@ def _step(session: TrainingSession, samples: Samples, index: Any, plan: Training
     elif len(index) == plan.batch_size:
         run.full_steps_s.append(elapsed)
     return loss
-
-
-def _remaining_s(run: Run, epoch: int, plan: TrainingPlan) -> float:
-    recent = run.full_steps_s[-_RECENT_STEPS:]
-    step_s = quantile(recent, 0.5) if recent else run.first_step_s or 0.0
-    validation_s = [done.validation_time_s for done in run.epochs]
-    per_validation_s = quantile(validation_s, 0.5) if validation_s else 0.0
-    return (run.planned_steps - run.steps) * step_s + (plan.epochs - epoch + 1) * per_validation_s
 
 
 def _count_right(prediction: Tensor | None, targets: Tensor | None) -> tuple[int, int] | None:

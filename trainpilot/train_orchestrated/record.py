@@ -9,6 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from trainpilot import store
 from trainpilot.backends import Backend, ExecutionSettings
 from trainpilot.benchmarking import Measurement
 from trainpilot.benchmarking.contention import Interference, contention
@@ -17,7 +18,6 @@ from trainpilot.errors import StoreError, TrainingError
 from trainpilot.hardware import Load, machine, usable_cores, versions
 from trainpilot.profiling import WorkloadProfile
 from trainpilot.settings import load_settings
-from trainpilot.store import open_store
 from trainpilot.train_orchestrated.loop import Run
 from trainpilot.workload import Workload
 from trainpilot.workload.identity import digest
@@ -65,14 +65,14 @@ def as_measurement(context: RunContext, run: Run) -> Measurement:
     """Make the row of a run.
 
     The label is the median of the full steps after the first one. An interrupted run is a good row as long as it has
-    one; without any it is ``failed``, because there is no label.
+    one; without any it is ``failed``, because there is no label. Only a good row has times.
     """
     workload, profile = context.workload, context.profile
     here, times = machine(), run.full_steps_s
     status, reason = run.status, run.reason
     if status == "ok" and not times:
         status, reason = "failed", reason or "no full step after the first one, so there is no label"
-    step_time_s = quantile(times, 0.5) if times and status == "ok" else None
+    good = status == "ok"
     calibration = context.backend.calibration(context.settings, run=False)
     signs = Interference(wall_s=sum(times), cpu_s=run.cpu_time_s, others_cores=context.others_cores)
     spread = quantile(times, 0.75) - quantile(times, 0.25) if times else 0.0
@@ -110,15 +110,15 @@ def as_measurement(context: RunContext, run: Run) -> Measurement:
         phase="train_step",
         status=status,  # type: ignore[arg-type]  # one of STATUSES
         reason=reason,
-        step_time_s=step_time_s,
-        step_quantiles_s={name: quantile(times, share) for name, share in QUANTILES.items()} if times else {},
-        steps=len(times),
-        outliers=count_outliers(times) if times else 0,
-        first_step_s=run.first_step_s,
-        setup_time_s=context.setup_time_s,
-        data_time_s=quantile(run.data_s, 0.5) if run.data_s else None,
-        cpu_time_s=run.cpu_time_s / run.steps if run.steps else None,
-        peak_memory_bytes=context.peak_memory_bytes,
+        step_time_s=quantile(times, 0.5) if good else None,
+        step_quantiles_s={name: quantile(times, share) for name, share in QUANTILES.items()} if good else {},
+        steps=len(times) if good else 0,
+        outliers=count_outliers(times) if good else 0,
+        first_step_s=run.first_step_s if good else None,
+        setup_time_s=context.setup_time_s if good else None,
+        data_time_s=quantile(run.data_s, 0.5) if good else None,
+        cpu_time_s=run.cpu_time_s / run.steps if good else None,
+        peak_memory_bytes=context.peak_memory_bytes if good else None,
         loss_finite=None if run.steps == 0 else status != "nonfinite_loss",
         contended=bool(
             contention(signs, threads=context.threads, cores=usable_cores(), on_cpu=context.backend.name == "cpu")
@@ -137,8 +137,8 @@ def record(row: Measurement) -> tuple[str, str]:
         TrainingError: There is no place to write to at all; the text is the reason.
     """
     try:
-        with open_store() as store:
-            store.append(row)
+        with store.open_store() as dataset:
+            dataset.append(row)
     except (StoreError, OSError) as error:
         path = _spill(row)
         warning = f"the run could not be recorded in the timing dataset ({error}); its row is in {path}"
@@ -148,8 +148,8 @@ def record(row: Measurement) -> tuple[str, str]:
 
 
 def _spill(row: Measurement) -> Path:
-    """Write the row as JSON into the first folder that takes it; complete or not at all."""
-    content = json.dumps(dataclasses.asdict(row), allow_nan=False).encode()
+    """Write the row as ``trainpilot data import`` reads it, into the first folder that takes it."""
+    content = json.dumps({"measurement": dataclasses.asdict(row), "operators": []}, allow_nan=False).encode()
     refused: list[str] = []
     for folder in (load_settings().data_dir / "spill", Path(tempfile.gettempdir())):
         path = folder / f"trainpilot-row-{row.row_id}.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +113,8 @@ def as_samples(x: Any, y: Any) -> Samples:
 
 def batch_indices(
     size: int, batch_size: int, rng: np.random.Generator, *, drop_last: bool, merge_single: bool
-) -> Iterator[NDArray[np.int64]]:
-    """Go once through all samples in random order.
+) -> list[NDArray[np.int64]]:
+    """Divide all samples into batches, in random order.
 
     Args:
         size: Number of samples.
@@ -133,7 +132,7 @@ def batch_indices(
         del starts[-1], ends[-1]
     elif merge_single and rest == 1 and len(starts) > 1:
         del starts[-1], ends[-2]
-    return (order[start:end] for start, end in zip(starts, ends, strict=True))
+    return [order[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def zoo_entry(workload: Workload) -> zoo.ModelEntry | None:

@@ -1,0 +1,999 @@
+"""Training: batches, the loop, interruption, failures, checkpoints, records, and the program as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch import nn
+
+import trainpilot as tp
+from trainpilot.backends import Backend, DeviceInfo, TrainingSession, Usability, get_backend
+from trainpilot.errors import (
+    BackendUnusableError,
+    DataError,
+    ModelError,
+    NonFiniteLossError,
+    StoreError,
+    TrainingError,
+    UnknownNameError,
+    UnsupportedError,
+    UsageError,
+)
+from trainpilot.hardware import Calibration, machine, usable_cores
+from trainpilot.hardware.calibration import cache_path, decisive_versions
+from trainpilot.hardware.probes import PROBES_VERSION
+from trainpilot.store import import_spilled, open_store
+from trainpilot.train_orchestrated import TrainingEnvironment, TrainOptions, format_result, main, run_training, train
+from trainpilot.train_orchestrated.checkpoint import check_writable, save_weights
+from trainpilot.train_orchestrated.interrupt import StopRequest
+from trainpilot.train_orchestrated.loop import train_epochs
+from trainpilot.train_orchestrated.samples import Splits, as_samples, batch_indices, split_samples
+from trainpilot.workload import TrainingPlan, Workload
+from trainpilot.zoo.data import TrainingData, digits, write_digits
+
+REPOSITORY = Path(__file__).parents[1]
+CONFIG = {"name": "small_cnn", "layers": 3, "has_conv": True, "has_rnn": False}
+
+
+@pytest.fixture(autouse=True)
+def calibrated(data_dir: Path) -> None:
+    """Figures in the cache, so that no test spends seconds on probing them."""
+    threads = usable_cores()
+    rates = {"matmul_flops_per_s": 5e10, "conv_flops_per_s": 3e10, "memory_bytes_per_s": 1e10}
+    figures = {**rates, "dispatch_s": 2e-6, "step_overhead_s": 2e-4}
+    content = Calibration(machine().machine_id, "cpu", threads, "float32", figures, decisive_versions(), 0.0)
+    path = cache_path("cpu", threads, "float32", data_dir / "calibration")
+    path.parent.mkdir()
+    path.write_text(json.dumps({"schema": 1, "probes": PROBES_VERSION, **dataclasses.asdict(content)}))
+
+
+@pytest.fixture(scope="module")
+def some_digits() -> TrainingData:
+    """200 real digits to train on, 100 held out."""
+    whole = digits()
+    return TrainingData(whole.x_train[:200], whole.y_train[:200], whole.x_val[:100], whole.y_val[:100], 10, "digits")
+
+
+# ------------------------------------------------------------------ batches
+
+
+def batches_of(size: int, batch_size: int, **options: bool) -> list[list[int]]:
+    options = {"drop_last": False, "merge_single": False, **options}
+    return [index.tolist() for index in batch_indices(size, batch_size, np.random.default_rng(0), **options)]
+
+
+@pytest.mark.parametrize(
+    ("size", "batch_size", "options", "sizes"),
+    [
+        (1000, 32, {}, [32] * 31 + [8]),
+        (1000, 32, {"drop_last": True}, [32] * 31),
+        (64, 32, {}, [32, 32]),
+        (65, 32, {}, [32, 32, 1]),
+        (65, 32, {"merge_single": True}, [32, 33]),
+        (66, 32, {"merge_single": True}, [32, 32, 2]),
+        (65, 32, {"merge_single": True, "drop_last": True}, [32, 32]),
+        (1, 32, {"merge_single": True}, [1]),
+        (5, 1, {}, [1] * 5),
+        (10, 32, {}, [10]),
+    ],
+)
+def test_batch_sizes(size, batch_size, options, sizes):
+    assert [len(batch) for batch in batches_of(size, batch_size, **options)] == sizes
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.booleans())
+@hypothesis_settings(deadline=None)
+def test_every_sample_comes_once(size, batch_size, merge):
+    found = batches_of(size, batch_size, merge_single=merge)
+    assert sorted(itertools.chain.from_iterable(found)) == list(range(size))
+    assert all(len(batch) <= batch_size + merge for batch in found)
+
+
+def test_order_is_shuffled_and_differs_between_epochs():
+    rng = np.random.default_rng(3)
+    first, second = (
+        np.concatenate(list(batch_indices(100, 10, rng, drop_last=False, merge_single=False))).tolist()
+        for _ in range(2)
+    )
+    assert first != sorted(first)
+    assert first != second
+
+
+# ------------------------------------------------------------------ samples
+
+
+def test_arrays_become_tensors_of_the_usual_types():
+    samples = as_samples({"x": np.zeros((3, 2), np.float64), "ids": np.ones((3, 4), np.uint8)}, np.array([0, 1, 2]))
+    assert {name: t.dtype for name, t in samples.inputs.kwargs.items()} == {"x": torch.float32, "ids": torch.int64}
+    assert samples.targets.dtype == torch.int64
+    taken = samples.take(np.array([2, 0]))
+    assert taken.size == 2
+    assert taken.targets.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (np.zeros((3, 2)), np.zeros(4), "X has 3 samples but y has shape"),
+        ((np.zeros((3, 2)), np.zeros((4, 2))), None, "same length"),
+        (np.zeros((0, 2)), np.zeros(0), "at least one sample"),
+        (np.array([[1.0, math.nan]]), np.zeros(1), "not finite"),
+        (np.zeros((2, 2)), np.array([1.0, math.inf]), "y is not finite"),
+        (np.array([["a"], ["b"]]), np.zeros(2), "numbers"),
+        (np.array([[object()], [object()]]), np.zeros(2), "numbers"),
+        (np.float64(3), np.zeros(1), "one row per sample"),
+    ],
+)
+def test_arrays_that_cannot_be_used(x, y, words):
+    with pytest.raises(DataError, match=words):
+        as_samples(x, y)
+
+
+def test_users_arrays_are_not_changed_or_shared():
+    x, y = np.ones((4, 2), np.float32), np.zeros(4, np.int64)
+    samples = as_samples(x, y)
+    samples.inputs.args[0].zero_()
+    assert (x == 1).all()
+    frozen = np.ones((4, 2), np.float32)
+    frozen.flags.writeable = False
+    assert as_samples(frozen, y).size == 4
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (8, 8, 1), (64,)])
+def test_images_are_adapted_to_the_zoo_model(shape):
+    workload = Workload("small_cnn", settings={"image_size": 8})
+    x = np.arange(20 * 64, dtype=np.float64).reshape(20, *shape)
+    splits = split_samples(workload, (x, np.arange(20) % 2), seed=0)
+    assert tuple(splits.train.inputs.args[0].shape) == (16, 1, 8, 8)
+    assert splits.validation.size == 4
+    values = torch.cat([splits.train.inputs.args[0], splits.validation.inputs.args[0]])
+    assert sorted(values.flatten().tolist()) == list(range(20 * 64))
+
+
+def test_wrong_shape_names_the_right_one():
+    with pytest.raises(DataError, match=r"\(7, 7\).*\(1, 8, 8\)"):
+        split_samples(Workload("small_cnn", settings={"image_size": 8}), (np.zeros((20, 7, 7)), np.arange(20) % 2), 0)
+
+
+def test_labels_outside_the_classes():
+    workload = Workload("small_cnn", settings={"image_size": 8, "classes": 3})
+    with pytest.raises(DataError, match="number of classes"):
+        split_samples(workload, (np.zeros((20, 8, 8)), np.arange(20) % 4), 0)
+    data = TrainingData(np.zeros((4, 8, 8), np.float32), np.arange(4), np.zeros((0, 8, 8)), np.zeros(0), 4, "d")
+    with pytest.raises(DataError, match="4 classes.*built for 3"):
+        split_samples(workload, data, 0)
+
+
+def test_held_out_samples_are_given_or_taken():
+    workload = Workload(nn.Linear(2, 1))
+    x, y = np.arange(20.0).reshape(10, 2), np.arange(10.0)
+    given = split_samples(workload, (x, y, x[:3], y[:3]), 0)
+    assert (given.train.size, given.validation.size) == (10, 3)
+    taken = split_samples(workload, (x, y), 0)
+    assert (taken.train.size, taken.validation.size) == (8, 2)
+    assert sorted(taken.train.targets.tolist() + taken.validation.targets.tolist()) == y.tolist()
+    assert split_samples(workload, (x[:2], y[:2]), 0).validation is None
+    with pytest.raises(DataError, match=r"\(X, y\)"):
+        split_samples(workload, x, 0)
+
+
+# ------------------------------------------------------------------ the loop, on a session of our own
+
+
+class Session(TrainingSession):
+    """Returns the given losses and keeps what it was fed."""
+
+    def __init__(self, losses: list[Any] | None = None, model: nn.Module | None = None) -> None:
+        self.model = model or nn.Linear(2, 2)
+        self.losses = losses
+        self.fed: list[list[float]] = []
+        self.closed = False
+        self.after_step: Any = None
+
+    def step(self, inputs=None, targets=None):
+        self.fed.append(targets.tolist())
+        loss = 1.0 if self.losses is None else self.losses[len(self.fed) - 1]
+        if isinstance(loss, Exception):
+            raise loss
+        if self.after_step is not None:
+            self.after_step()
+        return torch.tensor(float(loss))
+
+    def forward(self, inputs=None):
+        # Says class 1 for all samples.
+        return torch.tensor([[0.0, 1.0]]).repeat(len(inputs.args[0]), 1)
+
+    def synchronize(self):
+        pass
+
+    def peak_memory_bytes(self):
+        return None
+
+    def placement(self):
+        return "double"
+
+    def state_dict(self):
+        return dict(self.model.state_dict())
+
+    def close(self):
+        self.closed = True
+
+
+def splits_of(size: int, validation: list[int] | None = None) -> Splits:
+    train_part = as_samples(np.zeros((size, 2)), np.arange(size))
+    held_out = None if validation is None else as_samples(np.zeros((len(validation), 2)), np.array(validation))
+    return Splits(train_part, held_out)
+
+
+def loop(session: Session, splits: Splits, *, progress=None, stop=None, **plan: Any):
+    plan = TrainingPlan(dataset_size=splits.train.size, **{"batch_size": 4, **plan})
+    return train_epochs(session, splits, plan, name="model", seed=0, stop=stop or StopRequest(), progress=progress)
+
+
+def test_loop_feeds_every_sample_in_every_epoch():
+    session = Session()
+    run = loop(session, splits_of(10), epochs=3)
+    assert [len(batch) for batch in session.fed] == [4, 4, 2] * 3
+    for epoch in range(3):
+        assert sorted(itertools.chain.from_iterable(session.fed[3 * epoch : 3 * epoch + 3])) == list(range(10))
+    assert (run.status, run.steps, run.planned_steps) == ("ok", 9, 9)
+    # Neither the first step nor partial batches are part of the label.
+    assert len(run.full_steps_s) == 5
+    assert len(run.data_s) == 9
+
+
+def test_loss_of_an_epoch_is_the_mean_over_samples():
+    run = loop(Session([4.0, 2.0, 1.0]), splits_of(10))
+    assert run.initial_loss == 4.0
+    assert run.last_loss == 1.0
+    assert run.epochs[0].loss == pytest.approx((4 * 4.0 + 4 * 2.0 + 2 * 1.0) / 10)
+
+
+def test_accuracy_counts_right_classes():
+    run = loop(Session(), splits_of(4, validation=[1, 1, 0, 1, 0]), epochs=2)
+    assert [epoch.accuracy for epoch in run.epochs] == [0.6, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "right"),
+    [
+        (torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]), np.array([[1, 1]]), 0.5),  # (batch, classes, positions)
+        (
+            torch.tensor([[[0.0, 1.0], [1.0, 0.0], [0.0, 2.0]]]),
+            np.array([[1, 0, 0]]),
+            2 / 3,
+        ),  # (batch, positions, classes)
+        (torch.tensor([[1.0]]), np.array([[1.0]]), None),  # a regression
+        (torch.tensor([1.0]), np.array([1]), None),  # no classes
+    ],
+)
+def test_accuracy_of_positions_and_of_what_has_no_classes(outputs, targets, right):
+    session = Session()
+    session.forward = lambda inputs=None: outputs  # type: ignore[method-assign]
+    splits = Splits(splits_of(4).train, as_samples(np.zeros((1, 2)), targets))
+    assert loop(session, splits).epochs[0].accuracy == (None if right is None else pytest.approx(right))
+
+
+def test_last_batch_of_one_joins_the_one_before_with_batch_norm():
+    plain, normalised = Session(), Session(model=nn.BatchNorm1d(2))
+    assert loop(plain, splits_of(9)).steps == 3
+    assert loop(normalised, splits_of(9)).steps == 2
+    assert [len(batch) for batch in normalised.fed] == [4, 5]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_non_finite_loss_ends_the_run(bad):
+    session = Session([1.0, bad, 1.0])
+    run = loop(session, splits_of(12))
+    assert (run.status, run.steps, len(session.fed)) == ("nonfinite_loss", 2, 2)
+    assert isinstance(run.error, NonFiniteLossError)
+    assert "step 2 of 3" in str(run.error)
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "kind"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "oom", TrainingError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "oom", TrainingError),
+        (MemoryError(), "oom", TrainingError),
+        (UnsupportedError("no kernel for float16"), "unsupported", UnsupportedError),
+        (RuntimeError("mat1 and mat2 shapes\ncannot be multiplied"), "failed", TrainingError),
+    ],
+)
+def test_errors_of_a_step_become_a_status(raised, status, kind):
+    run = loop(Session([1.0, raised]), splits_of(8))
+    assert (run.status, type(run.error)) == (status, kind)
+    assert "step 2" in str(run.error)
+    assert "\n" not in str(run.error)
+    assert run.error.__cause__ is None  # the exception would keep tensors alive
+
+
+def test_stop_request_ends_the_run_at_a_step_boundary():
+    stop, session = StopRequest(), Session()
+    session.after_step = lambda: setattr(stop, "requested", len(session.fed) == 4)
+    run = loop(session, splits_of(12), epochs=2, stop=stop)
+    assert (run.interrupted, run.status, run.steps, run.planned_steps) == (True, "ok", 4, 6)
+    assert run.reason == "interrupted after 4 of 6 steps"
+    assert len(run.epochs) == 1
+
+
+def test_stop_request_in_the_last_step_finds_the_run_complete():
+    stop, session = StopRequest(), Session()
+    session.after_step = lambda: setattr(stop, "requested", len(session.fed) == 3)
+    run = loop(session, splits_of(12), stop=stop)
+    assert (run.interrupted, run.steps) == (False, 3)
+
+
+def test_progress_counts_and_never_goes_below_zero():
+    seen: list[tp.train_orchestrated.Progress] = []
+    loop(Session(), splits_of(10), epochs=2, progress=seen.append)
+    assert [(p.epoch, p.step) for p in seen] == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (2, 6)]
+    assert {(p.epochs, p.steps) for p in seen} == {(2, 6)}
+    assert all(p.remaining_s >= 0 for p in seen)
+    assert seen[-1].remaining_s == 0
+
+
+# ------------------------------------------------------------------ Ctrl-C
+
+
+def test_first_ctrl_c_asks_and_the_second_interrupts():
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest() as stop:
+        assert not stop.requested
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_stop_request_outside_the_main_thread_is_harmless():
+    found: list[bool] = []
+
+    def work() -> None:
+        with StopRequest() as stop:
+            found.append(stop.requested)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+def test_weights_are_written_whole_and_as_weights_only(tmp_path):
+    model, path = nn.Linear(3, 2), tmp_path / "weights.pt"
+    path.write_bytes(b"older")
+    save_weights(path, model.state_dict())
+    loaded = torch.load(path, weights_only=True)
+    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["weights.pt"]
+
+
+def test_failed_write_keeps_the_older_file(tmp_path, monkeypatch):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(b"older")
+
+    def full(content, file):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(TrainingError, match="No space left"):
+        save_weights(path, {})
+    assert path.read_bytes() == b"older"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["weights.pt"]
+
+
+def test_unwritable_places_are_refused(tmp_path):
+    with pytest.raises(TrainingError, match="folder"):
+        check_writable(tmp_path)
+    with pytest.raises(TrainingError, match="cannot be written"):
+        check_writable(tmp_path / "missing" / "weights.pt")
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(TrainingError, match="cannot be written"):
+        check_writable(file / "weights.pt")
+    check_writable(tmp_path / "weights.pt")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+# ------------------------------------------------------------------ train()
+
+
+def rows() -> list[Any]:
+    with open_store() as store:
+        return list(store.rows())
+
+
+def mlp(**changes: Any) -> Workload:
+    return Workload("mlp", settings={"features": 64, "classes": 10}, **{"batch_size": 32, "epochs": 8, **changes})
+
+
+def test_training_is_real_and_recorded(some_digits):
+    result = train(mlp(), some_digits, "cpu")
+    assert result.status == "success"
+    assert result.loss < 0.5 * result.initial_loss
+    assert result.accuracy > 0.7
+    assert (result.steps, len(result.epochs)) == (7 * 8, 8)
+    assert result.execution_time_s >= sum(epoch.time_s for epoch in result.epochs)
+    [row] = rows()
+    assert (row.row_id, row.origin, row.sweep_id, row.status) == (result.row_id, "training", "training", "ok")
+    assert (row.backend, row.actual_placement, row.batch_size, row.optimizer) == ("cpu", "cpu", 32, "adamw")
+    assert row.step_time_s == result.step_time_s
+    assert row.step_quantiles_s["min"] <= row.step_time_s <= row.step_quantiles_s["max"]
+    assert row.steps == 6 * 8 - 1  # full batches after the first step
+    assert row.first_step_s > 0
+    assert row.setup_time_s == result.setup_time_s
+    assert row.data_time_s > 0
+    assert row.energy_j is None
+    assert row.loss_finite is True
+    assert row.features["batch_size"] == 32
+    assert not row.simulated
+    assert result.recorded_in == "store"
+    assert result.warnings == ()
+
+
+def test_same_seed_gives_the_same_run_and_another_seed_another(some_digits):
+    losses = [
+        [epoch.loss for epoch in train(mlp(epochs=2), some_digits, "cpu", seed=seed).epochs] for seed in (1, 1, 2)
+    ]
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+    assert len({row.row_id for row in rows()}) == 3
+
+
+def test_nothing_of_the_user_changes(some_digits):
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
+    model[1].eval()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    modes = [module.training for module in model.modules()]
+    torch.manual_seed(5)
+    np.random.seed(5)
+    expected = (torch.rand(3), np.random.rand(3))
+    torch.manual_seed(5)
+    np.random.seed(5)
+    threads = torch.get_num_threads()
+    x, y = some_digits.x_train.copy(), some_digits.y_train.copy()
+    train(Workload(model, epochs=1), (x, y), "cpu", seed=9)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.rand(3), expected[0])
+    assert np.array_equal(np.random.rand(3), expected[1])
+    assert torch.get_num_threads() == threads
+    assert np.array_equal(x, some_digits.x_train)
+    assert np.array_equal(y, some_digits.y_train)
+
+
+def test_module_and_builder_of_the_user(some_digits):
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    for model in (build(), build):
+        result = tp.train(tp.Workload(model, epochs=3), (some_digits.x_train, some_digits.y_train), "cpu")
+        assert result.loss < result.initial_loss
+        assert result.accuracy is not None
+    assert {row.family for row in rows()} == {"custom"}
+
+
+def test_builder_in_a_file(tmp_path, some_digits):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            from torch import nn
+
+            def build(width=16):
+                return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+            """
+        )
+    )
+    workload = Workload(f"{file}:build", settings={"width": 24}, epochs=3)
+    result = train(workload, (some_digits.x_train, some_digits.y_train), "cpu")
+    assert result.params == 64 * 24 + 24 + 24 * 10 + 10
+    assert result.loss < result.initial_loss
+
+
+def test_regression_learns_and_has_no_accuracy():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((128, 3)).astype(np.float32)
+    y = x @ np.array([1.0, -2.0, 0.5], np.float32)
+    result = train(Workload(nn.Linear(3, 1), epochs=20, optimizer="adam", learning_rate=0.05), (x, y[:, None]), "cpu")
+    assert result.loss < 0.1 * result.initial_loss
+    assert result.accuracy is None
+
+
+def test_model_with_several_inputs_and_a_loss_of_its_own():
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 1)
+
+        def forward(self, a, b):
+            return {"loss": (self.layer(a) - b).square().mean()}
+
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((40, 2))
+    result = train(Workload(Pair(), epochs=5, batch_size=8), ({"a": a, "b": a[:, :1]}, None), "cpu")
+    assert (result.steps, result.accuracy) == (20, None)
+    assert result.loss < result.initial_loss
+
+
+def test_batch_size_larger_than_the_data_is_explained(some_digits):
+    result = train(mlp(epochs=3), some_digits, "cpu", batch_size=4096)
+    assert result.steps == 3
+    assert "4096 is more than the 200 training samples" in result.warnings[0]
+    assert rows()[0].batch_size == 200
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"epochs": 0}, {"epochs": 1.5}, {"batch_size": -3}])
+def test_impossible_plans(some_digits, arguments):
+    with pytest.raises(UsageError, match=next(iter(arguments))):
+        train(mlp(), some_digits, "cpu", **arguments)
+
+
+def test_accumulation_is_refused(some_digits):
+    with pytest.raises(UsageError, match="accumulate"):
+        train(mlp(accumulate=4), some_digits, "cpu")
+
+
+def test_non_finite_loss_is_told_and_recorded(some_digits):
+    with pytest.raises(NonFiniteLossError, match="lower learning rate"):
+        train(mlp(optimizer="sgd", learning_rate=1e30), some_digits, "cpu")
+    [row] = rows()
+    assert (row.status, row.step_time_s, row.loss_finite) == ("nonfinite_loss", None, False)
+    assert "loss is" in row.reason
+
+
+def test_failing_step_is_told_and_recorded(some_digits):
+    class Stubborn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 10)
+            self.calls = 0
+
+        def forward(self, x):
+            return self.layer(x.flatten(1))
+
+    model = Stubborn()
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets + (5 if len(targets) == 8 else 0))
+
+    with pytest.raises(TrainingError, match=r"step \d+ failed: IndexError: Target"):
+        train(Workload(model, loss=loss, epochs=1), some_digits, "cpu")
+    [row] = rows()
+    assert row.status == "failed"
+    assert "Target" in row.reason
+
+
+def test_run_without_a_full_step_has_no_label(some_digits):
+    train(mlp(epochs=1), some_digits, "cpu", batch_size=200)
+    [row] = rows()
+    assert (row.status, row.step_time_s) == ("failed", None)
+    assert "no label" in row.reason
+
+
+def test_checkpoint_holds_the_trained_weights(tmp_path, some_digits):
+    path = tmp_path / "weights.pt"
+    result = train(mlp(), some_digits, "cpu", checkpoint=path)
+    assert result.checkpoint == path
+    from trainpilot import zoo
+
+    model = zoo.get("mlp").build(dict(mlp().settings))
+    model.load_state_dict(torch.load(path, weights_only=True))
+    model.eval()
+    with torch.no_grad():
+        outputs = model(torch.from_numpy(some_digits.x_val.reshape(100, 64)))
+    accuracy = (outputs.argmax(1).numpy() == some_digits.y_val).mean()
+    assert accuracy == pytest.approx(result.accuracy)
+
+
+def test_unwritable_checkpoint_is_refused_before_training(tmp_path, some_digits):
+    with pytest.raises(TrainingError, match="cannot be written"):
+        train(mlp(), some_digits, "cpu", checkpoint=tmp_path / "missing" / "weights.pt")
+    assert rows() == []
+
+
+def test_prediction_stands_beside_what_happened(some_digits):
+    result = train(mlp(epochs=2), some_digits, "cpu")
+    assert result.prediction.backend == "cpu"
+    assert result.predicted_time_s == result.prediction.total_time_s.value
+    assert "predicted" in result.message
+    text = format_result(result)
+    assert "actual / predicted" in text
+    assert result.row_id in text
+
+
+def test_auto_chooses_and_says_why(some_digits):
+    result = train(mlp(epochs=1), some_digits)
+    assert result.backend == "cpu"
+    assert "Core ML needs macOS" in result.selection.excluded["ane"] or sys.platform == "darwin"
+    assert result.selection.reasons
+
+
+# ------------------------------------------------------------------ backends that do not work
+
+
+class Broken(Backend):
+    """Passes its probe and fails when it is used, or does not pass it."""
+
+    name = "cuda"  # type: ignore[misc]
+
+    def __init__(self, probed: str = "", prepared: Exception | None = None) -> None:
+        self.probed, self.prepared = probed, prepared
+
+    def probe(self, timeout_s=30.0):
+        return Usability(True, not self.probed, self.probed)
+
+    def info(self):
+        return DeviceInfo("cuda", "a double", None, None, None)
+
+    def calibration(self, settings=None, *, refresh=False, run=True):
+        return None
+
+    def prepare(self, workload, settings=None, *, clock=None):
+        assert self.prepared is not None
+        raise self.prepared
+
+
+def test_d09_forced_backend_that_cannot_run_is_an_error(some_digits):
+    with pytest.raises(BackendUnusableError, match="no kernel image is available"):
+        train(mlp(), some_digits, Broken("no kernel image is available"))
+    assert rows() == []
+    with pytest.raises(UnknownNameError, match="cpu"):
+        train(mlp(), some_digits, "tpu")
+
+
+def test_simulated_backend_does_not_train(some_digits):
+    with pytest.raises(BackendUnusableError, match="does not train"):
+        train(mlp(), some_digits, "simulated")
+
+
+@pytest.mark.parametrize("kind", [BackendUnusableError, UnsupportedError])
+def test_d09_auto_takes_the_next_backend_and_says_why(some_digits, monkeypatch, caplog, kind):
+    from trainpilot.predictors import Estimate, Prediction, predict
+
+    def hopeful(workload, backend="cpu", **options):
+        if backend == "cpu":
+            return predict(workload, backend, **options)
+        quick = Estimate(1e-9)
+        return Prediction(backend, quick, quick, quick, quick, None, None, "learned", True)
+
+    broken = Broken(prepared=kind("the driver is too old"))
+    monkeypatch.setattr("trainpilot.predictors.predict", hopeful)
+    monkeypatch.setattr(
+        "trainpilot.train_orchestrated.training.candidate_backends", lambda: (broken, get_backend("cpu"))
+    )
+    result = train(mlp(epochs=1), some_digits)
+    assert (result.status, result.backend) == ("success", "cpu")
+    assert "cuda was chosen but could not be used (the driver is too old)" in result.warnings[0]
+    assert "the driver is too old" in caplog.text
+    assert "the driver is too old" in format_result(result)
+
+
+# ------------------------------------------------------------------ a store that cannot take the row
+
+
+@pytest.mark.parametrize("error", [StoreError("the file is damaged"), PermissionError(13, "Permission denied")])
+def test_row_goes_to_a_file_where_the_store_cannot_take_it(some_digits, monkeypatch, caplog, data_dir, error):
+    def closed(url=None):
+        raise error
+
+    monkeypatch.setattr("trainpilot.store.open_store", closed)
+    result = train(mlp(epochs=1), some_digits, "cpu")
+    assert result.status == "success"
+    path = Path(result.recorded_in)
+    assert path.parent == data_dir / "spill"
+    monkeypatch.undo()
+    content = json.loads(path.read_text())["measurement"]
+    assert (content["row_id"], content["status"], content["origin"]) == (result.row_id, "ok", "training")
+    assert content["step_time_s"] == result.step_time_s
+    with open_store(f"sqlite:///{data_dir / 'later.sqlite'}") as store:
+        assert import_spilled(path, store)
+        assert [row.row_id for row in store.rows()] == [result.row_id]
+    assert str(path) in result.warnings[0]
+    assert "could not be recorded" in caplog.text
+
+
+def test_row_goes_to_the_temporary_folder_where_the_data_folder_cannot_take_it(
+    some_digits, monkeypatch, tmp_path, data_dir
+):
+    (data_dir / "spill").write_text("a file where the folder should be")
+    (data_dir / "timings.sqlite").write_bytes(b"this is no database at all, but text" * 100)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = train(mlp(epochs=1), some_digits, "cpu")
+    assert Path(result.recorded_in).parent == tmp_path
+    assert json.loads(Path(result.recorded_in).read_text())["measurement"]["row_id"] == result.row_id
+    assert (data_dir / "timings.sqlite").read_bytes().startswith(b"this is no database")
+
+
+# ------------------------------------------------------------------ TrainingEnvironment
+
+
+def test_environment_trains_the_documented_example():
+    rng = np.random.default_rng(0)
+    x, y = rng.random((100, 28, 28)), rng.integers(0, 10, 100)
+    environment = TrainingEnvironment(x, y, CONFIG)
+    result = environment.execute_training("cpu", {})
+    assert {"status", "backend", "execution_time", "message"} <= set(result)
+    assert (result["status"], result["backend"]) == ("success", "cpu")
+    assert result["execution_time"] > 0
+    assert result["epochs"] == 1
+    assert result["steps"] == math.ceil((100 - len(environment.data.y_val)) / 32)
+    assert 0 <= result["accuracy"] <= 1
+    json.dumps(result, allow_nan=False)
+
+
+def test_environment_learns_real_digits_with_given_validation(some_digits):
+    d = some_digits
+    environment = TrainingEnvironment(
+        d.x_train, d.y_train, CONFIG, X_val=d.x_val, y_val=d.y_val, epochs=10, learning_rate=3e-3
+    )
+    result = environment.execute_training("auto", {"params": 50_000})
+    assert result["loss"] < 0.5 * result["initial_loss"]
+    assert result["accuracy"] > 0.7
+    assert any("50000 parameters" in text for text in result["warnings"])
+    assert rows()[0].model_settings["image_size"] == 8
+
+
+def test_environment_starts_from_the_same_weights_each_time(some_digits):
+    environment = TrainingEnvironment(some_digits.x_train, some_digits.y_train, CONFIG)
+    first, second = (environment.execute_training("cpu", {}) for _ in range(2))
+    assert first["initial_loss"] == second["initial_loss"]
+    assert first["row_id"] != second["row_id"]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (np.zeros((10, 8, 8)), np.zeros(9, int), "10 samples"),
+        (np.full((10, 8, 8), math.nan), np.arange(10) % 2, "NaN"),
+        (np.zeros((10, 8, 8)), np.arange(10) - 1, "negative"),
+        (np.zeros((10, 8, 8)), np.full(10, 0.5), "whole numbers"),
+        (np.zeros((10, 8, 9)), np.arange(10) % 2, r"\(8, 9\)"),
+        (np.zeros((0, 8, 8)), np.zeros(0, int), "empty"),
+        (np.array([[object()]] * 4), np.zeros(4, int), "numbers"),
+    ],
+)
+def test_environment_refuses_wrong_arrays(x, y, words):
+    with pytest.raises(DataError, match=words):
+        TrainingEnvironment(x, y, CONFIG)
+
+
+def test_environment_refuses_wrong_configurations():
+    x, y = np.zeros((10, 8, 8)), np.arange(10) % 2
+    with pytest.raises(UnknownNameError, match="small_cnn"):
+        TrainingEnvironment(x, y, {"name": "small_cn"})
+    with pytest.raises(UsageError, match="has_rnn"):
+        TrainingEnvironment(x, y, {**CONFIG, "has_rnn": True})
+    with pytest.raises(UsageError, match="batch_size"):
+        TrainingEnvironment(x, y, CONFIG, batch_size=0)
+    environment = TrainingEnvironment(x, y, CONFIG)
+    with pytest.raises(UnknownNameError, match="backend"):
+        environment.execute_training("tpu", {})
+    with pytest.raises(UsageError, match="dict"):
+        environment.execute_training("cpu", None)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there Core ML may be usable")
+def test_environment_refuses_the_engine_with_the_reason():
+    environment = TrainingEnvironment(np.zeros((10, 8, 8)), np.arange(10) % 2, CONFIG)
+    with pytest.raises(BackendUnusableError, match="Core ML needs macOS"):
+        tp.HardwareOrchestrator().act("ane", environment)
+
+
+# ------------------------------------------------------------------ the program
+
+
+@pytest.fixture(scope="module")
+def digits_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder)
+    return folder
+
+
+def test_main_trains_and_prints(digits_folder, capsys):
+    code = main(["--model", "small_cnn", "--dataset", str(digits_folder), "--epochs", "2"])
+    output = capsys.readouterr().out
+    assert code == 0
+    for word in ("backend", "cpu", "time", "predicted", "loss", "accuracy", "recorded"):
+        assert word in output
+    [row] = rows()
+    assert row.row_id in output
+
+
+def test_main_json(digits_folder, capsys):
+    arguments = ["--model", "mlp", "--dataset", str(digits_folder), "--epochs", "1", "--json", "--set", "layers=2"]
+    assert main([*arguments, "--backend", "cpu", "--batch-size", "100"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1
+    assert (document["status"], document["backend"]) == ("success", "cpu")
+    assert rows()[0].model_settings["layers"] == 2
+    assert document["steps"] == math.ceil(1437 / 100)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--model", "small_cn"], 2, "small_cnn"),
+        (["--model", "small_cnn", "--backend", "tpu"], 2, "cpu"),
+        (["--model", "small_cnn", "--set", "colour=1"], 2, "colour"),
+        (["--model", "small_cnn", "--set", "layers"], 2, "NAME=VALUE"),
+        (["--model", "small_cnn", "--set", "layers=3", "--set", "layers=4"], 2, "twice"),
+        (["--model", "small_cnn", "--batch-size", "0"], 2, "batch_size"),
+        (["--model", "small_cnn", "--batch-size", "many"], 2, "invalid int"),
+        (["--model", "small_cnn", "--optimizer", "adamm"], 2, "adam"),
+        (["--model", "small_cnn", "--checkpoint", "/dev/null/weights.pt"], 1, "checkpoint"),
+        (["--model", "missing.py:build"], 1, "missing.py"),
+        (["--model", "small_cnn", "--nonsense"], 2, "nonsense"),
+        ([], 2, "--model"),
+    ],
+)
+def test_main_refuses_in_one_line(digits_folder, capsys, arguments, code, words):
+    assert main(["--dataset", str(digits_folder), *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there Core ML may be usable")
+def test_main_refuses_an_unusable_backend(digits_folder, capsys):
+    assert main(["--model", "small_cnn", "--dataset", str(digits_folder), "--backend", "ane"]) == 1
+    assert "Core ML needs macOS" in capsys.readouterr().err
+
+
+def test_main_dataset_problems(tmp_path, capsys):
+    assert main(["--model", "small_cnn", "--dataset", str(tmp_path / "missing")]) == 1
+    assert "missing" in capsys.readouterr().err
+    assert main(["--model", "small_cnn", "--dataset", str(tmp_path)]) == 1
+    assert "empty" in capsys.readouterr().err
+
+
+def test_builder_that_raises_or_returns_no_module(tmp_path, digits_folder):
+    file = tmp_path / "bad.py"
+    file.write_text("def build():\n    raise ValueError('no')\n\ndef other():\n    return 3\n")
+    with pytest.raises(ModelError, match="ValueError: no"):
+        run_training(TrainOptions(model=f"{file}:build", dataset=digits_folder))
+    with pytest.raises(ModelError, match="int"):
+        run_training(TrainOptions(model=f"{file}:other", dataset=digits_folder))
+
+
+def run_python(arguments: list[str], data_dir: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TRAINPILOT_DATA_DIR": str(data_dir), "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_script_as_documented(digits_folder, data_dir):
+    arguments = [str(REPOSITORY / "train_orchestrated.py"), "--model", "small_cnn", "--dataset"]
+    done = run_python([*arguments, str(digits_folder), "--epochs", "1"], data_dir)
+    assert done.returncode == 0, done.stderr
+    assert "backend" in done.stdout
+    missing = run_python([*arguments, str(digits_folder / "missing")], data_dir)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--model", "small_cn", "--dataset", "."],
+        ["--model", "small_cnn", "--dataset", "/nonexistent"],
+        ["--model", "small_cnn", "--dataset", ".", "--backend", "tpu"],
+        ["--help"],
+    ],
+)
+def test_usage_errors_load_neither_torch_nor_xgboost(data_dir, arguments):
+    # pandas and scikit-learn are as slow to load.
+    script = f"""
+        import sys
+        import train_orchestrated, hardware_orchestrator
+        try:
+            train_orchestrated.main({arguments!r})
+        except SystemExit:
+            pass
+        print(sorted({{"torch", "xgboost", "pandas", "sklearn"}} & set(sys.modules)))
+    """
+    done = run_python(["-c", textwrap.dedent(script)], data_dir)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("[]\n")
+
+
+def test_ctrl_c_stops_at_a_step_and_records_what_was_done(digits_folder, data_dir):
+    environment = {**os.environ, "TRAINPILOT_DATA_DIR": str(data_dir), "PYTHONPATH": str(REPOSITORY)}
+    arguments = ["--model", "small_cnn", "--dataset", str(digits_folder), "--epochs", "100000", "--json"]
+    checkpoint = data_dir / "weights.pt"
+    with subprocess.Popen(
+        [sys.executable, str(REPOSITORY / "train_orchestrated.py"), *arguments, "--checkpoint", str(checkpoint)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        line = process.stderr.readline()  # the first line of progress: training is under way
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert line.startswith("epoch 1"), line + errors
+    assert process.returncode == 130
+    document = json.loads(output)
+    assert document["status"] == "interrupted"
+    assert 0 < document["steps"] < document["planned_steps"]
+    assert "interrupted after" in document["message"]
+    [row] = rows()
+    assert (row.row_id, row.status) == (document["row_id"], "ok")
+    assert row.reason.startswith("interrupted after")
+    assert torch.load(checkpoint, weights_only=True)
+
+
+FOUNDING_EXAMPLE = """
+from hardware_orchestrator import HardwareOrchestrator
+from train_orchestrated import TrainingEnvironment
+import numpy as np
+import time
+# Initialize orchestrator and environment
+agent = HardwareOrchestrator()
+X_train = np.random.rand(100, 28, 28)
+y_train = np.random.randint(0, 10, 100)
+environment = TrainingEnvironment(X_train, y_train, {"name": "small_cnn", "layers": 3, "has_conv": True, "has_rnn": False})  # noqa: E501
+# Profile workload
+profile = agent.profile_workload({"name": "small_cnn", "layers": 3, "has_conv": True, "has_rnn": False}, 100)
+# Observe hardware and decide backend
+hw_state = {"ane_available": False, "cpu_utilization": 0.3, "timestamp": time.time()}
+agent.observe(hw_state, profile)
+backend = agent.think()
+# Execute training
+result = agent.act(backend, environment)
+print(f"Training result: {result['message']}")
+
+from hardware_orchestrator import HardwareOrchestrator
+orchestrator = HardwareOrchestrator()
+profile = orchestrator.profile_workload(
+{"name": "small_cnn", "layers": 3, "has_conv": True, "has_rnn": False},
+dataset_size=10000
+)
+print(f"Model parameters: {profile['params']}, Depth: {profile['depth']}")
+
+# Assuming profile was gathered previously
+hw_state = {"ane_available": True, "cpu_utilization": 0.2, "timestamp": time.time()}
+ane_time = orchestrator.predict_performance(profile, "ane")
+cpu_time = orchestrator.predict_performance(profile, "cpu")
+backend, confidence = orchestrator.select_backend(profile, hw_state)
+print(f"ANE: {ane_time:.2f}s, CPU: {cpu_time:.2f}s => Selected: {backend} (confidence: {confidence})")
+"""
+
+
+def test_founding_example_runs_as_it_stands(data_dir, tmp_path):
+    done = run_python(["-W", "error::UserWarning", "-c", FOUNDING_EXAMPLE], data_dir, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Training result: trained small_cnn on cpu")
+    assert lines[1].startswith("Model parameters: ")
+    if sys.platform != "darwin":
+        assert "ANE: nans, CPU: " in lines[2]
+        assert lines[2].endswith("Selected: ane (confidence: 0.85)")
