@@ -54,7 +54,7 @@ def test_a_name_that_is_no_text_is_unknown(name):
 
 
 def test_unknown_setting_lists_the_valid_ones():
-    with pytest.raises(UnknownNameError, match=r"unknown setting of mlp 'widht': did you mean width\? valid: features"):
+    with pytest.raises(UnknownNameError, match=r"unknown setting 'widht': did you mean width\? valid: features"):
         zoo.get("mlp").resolve_settings({"widht": 3})
 
 
@@ -94,6 +94,12 @@ def test_defaults_are_valid_and_resolving_twice_changes_nothing(name):
     assert list(resolved) == list(entry.settings)
     assert entry.resolve_settings(resolved) == resolved
     assert all(setting.help for setting in entry.settings.values())
+
+
+def test_a_whole_number_for_a_share_is_the_same_setting():
+    found = zoo.get("mlp").resolve_settings({"dropout": 0})
+    assert found["dropout"] == 0.0
+    assert type(found["dropout"]) is float
 
 
 @given(st.integers(-100, 100), st.integers(-100, 100), st.integers(-200, 200))

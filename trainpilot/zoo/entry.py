@@ -154,10 +154,13 @@ class ModelEntry:
         """
         for name, value in given.items():
             if name not in self.settings:
-                raise UnknownNameError(f"setting of {self.name}", name, self.settings)
+                raise UnknownNameError("setting", name, self.settings)
             if not self.settings[name].accepts(value):
                 raise UsageError(f"{self.name}: {name} must be {self.settings[name].describe()}, got {value!r}")
         resolved = {name: given.get(name, setting.default) for name, setting in self.settings.items()}
+        for name, setting in self.settings.items():
+            if setting.kind == "float":  # 0 and 0.0 are one model, and must have one identity
+                resolved[name] = float(resolved[name])
         problem = self.contradiction(resolved) if self.contradiction is not None else None
         if problem is not None:
             raise UsageError(f"{self.name}: {problem}")

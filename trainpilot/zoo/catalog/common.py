@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainpilot.zoo.entry import Input, Setting, Settings, Target, choice, flag, integer, real
 
-ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "leaky_relu", "hardswish")
+ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "leaky_relu", "hardswish", "gelu_tanh", "quick_gelu")
 ATTENTION = choice("sdpa", ("sdpa", "explicit"), "torch's fused attention, or matmul, softmax, matmul")
 FUSED_QKV = flag(False, "one projection for queries, keys and values")
 NORM_FIRST = flag(True, "normalise before attention and feed-forward instead of after")

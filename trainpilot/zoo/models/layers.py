@@ -5,7 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+
+class WrittenOutGELU(nn.Module):
+    """The tanh approximation of GELU as many language models write it, one operator after the other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply (Hendrycks & Gimpel 2016)."""
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class QuickGELU(nn.Module):
+    """The sigmoid approximation of GELU (Hendrycks & Gimpel 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply."""
+        return x * torch.sigmoid(1.702 * x)
+
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -14,6 +32,8 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "leaky_relu": nn.LeakyReLU,
     "hardswish": nn.Hardswish,
+    "gelu_tanh": WrittenOutGELU,
+    "quick_gelu": QuickGELU,
 }
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
