@@ -26,21 +26,31 @@ def evaluate(
     if dataset is not None and not dataset.exists():
         raise DataError(f"there is no dataset {dataset}: give a Parquet file or a folder of them")
     from trainpilot.predictors import evaluate as run
-    from trainpilot.store import open_store
+    from trainpilot.store import merge, open_store
 
     if dataset is None:
         with open_store() as store:
             frame = store.frame(status="ok")
     else:
-        from trainpilot.store import read_parquet
-
-        frame = read_parquet(dataset)
+        # Read through a store, so that a file is checked by the same code as every other row.
+        with open_store("sqlite://") as store:
+            merge(_files(dataset), store)
+            frame = store.frame(status="ok")
     note("evaluating: each method is fitted once per group of each split")
     result = run(frame, backend=backend)
     if as_json:
         print_json(result)
     else:
         _print_evaluation(result)
+
+
+def _files(dataset: Path) -> list[Path]:
+    if not dataset.is_dir():
+        return [dataset]
+    found = sorted(file for file in dataset.glob("*.parquet") if not file.name.endswith(".operators.parquet"))
+    if not found:
+        raise DataError(f"{dataset} holds no Parquet file")
+    return found
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:

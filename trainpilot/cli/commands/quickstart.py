@@ -154,14 +154,16 @@ def _shown(workload: Workload) -> dict[str, Any]:
 
 
 def _sweep_of(quick: Sweep, workloads: list[Workload]) -> Sweep:
-    from trainpilot.benchmarking import SpaceTable
+    from trainpilot.benchmarking.sweep_file import SpaceTable
 
     spaces = tuple(
-        SpaceTable(
-            model=workload.name,
-            settings={name: (value,) for name, value in workload.settings.items()},
-            batch_size=(workload.plan.batch_size,),
-            threads=("all",),
+        SpaceTable.model_validate(
+            {
+                "model": workload.name,
+                "settings": dict(workload.settings),
+                "batch_size": workload.plan.batch_size,
+                "threads": "all",
+            }
         )
         for workload in workloads
     )
