@@ -78,12 +78,11 @@ def _on_meta_or_real(workload: Workload) -> ResolvedWorkload:
 def unwrap(module: nn.Module) -> nn.Module:
     """The module inside data-parallel and compiled wrappers."""
     while True:
-        if type(module).__name__ in _WRAPPERS and isinstance(getattr(module, "module", None), nn.Module):
-            module = module.module
-        elif isinstance(getattr(module, "_orig_mod", None), nn.Module):
-            module = module._orig_mod
-        else:
+        inner = getattr(module, "module", None) if type(module).__name__ in _WRAPPERS else None
+        inner = inner or module._modules.get("_orig_mod")
+        if not isinstance(inner, nn.Module):
             return module
+        module = inner
 
 
 def refuse_quantised(name: str, model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin, is_lazy
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from torch.overrides import TorchFunctionMode
 
 from trainpilot.workload import map_tensors
@@ -204,7 +204,7 @@ def fake_converter(fake_mode: Any) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def to_meta(tensor: torch.Tensor) -> torch.Tensor:
     """Convert to the meta device, lazy parameters staying lazy; allocates nothing."""
-    if isinstance(tensor, UninitializedTensorMixin):
+    if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
         kind: Any = type(tensor)
         lazy: torch.Tensor = kind(requires_grad=tensor.requires_grad, device="meta", dtype=tensor.dtype)
         return lazy
@@ -213,7 +213,7 @@ def to_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 def to_real(tensor: torch.Tensor) -> torch.Tensor:
     """Convert to a tensor on the CPU with the same values; lazy parameters stay lazy."""
-    if isinstance(tensor, UninitializedTensorMixin):
+    if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
         kind: Any = type(tensor)
         lazy: torch.Tensor = kind(requires_grad=tensor.requires_grad, device="cpu", dtype=tensor.dtype)
         return lazy

@@ -42,7 +42,8 @@ def preserved_random_state() -> Iterator[None]:
     python_state = random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else None
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    cuda_in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = list(range(torch.cuda.device_count())) if cuda_in_use else []
     try:
         with torch.random.fork_rng(devices=devices):
             yield

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainpilot.profiling.traffic import tensors_in
-from trainpilot.profiling.workspace import extra_output_bytes, workspace_bytes
+from trainpilot.profiling.workspace import saved_workspace_bytes, workspace_bytes
 
 if TYPE_CHECKING:
     from trainpilot.profiling.tracer import Cost
@@ -63,9 +63,10 @@ class Liveness:
         if isinstance(out, torch.Tensor):
             self._register(out)
         elif out is not None:
-            extra = extra_output_bytes(cost.kind, cost.sizes, args)
-            for position, tensor in enumerate(tensors_in((out,))):
-                self._register(tensor, extra_bytes=extra.get(position, 0))
+            saved = saved_workspace_bytes(cost.kind, args)
+            for tensor in tensors_in((out,)):
+                # The one output without elements stands for the saved workspace; on real tensors there is none.
+                self._register(tensor, extra_bytes=saved if saved and not tensor.numel() else 0)
         workspace = workspace_bytes(cost.kind, cost.sizes, args)
         if workspace:
             self._events.append((workspace,))

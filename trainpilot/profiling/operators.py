@@ -62,7 +62,8 @@ _REDUCTION = _names("""
     cummax cummin cumprod cumsum logcumsumexp _cummax_helper _cummin_helper kthvalue median nanmedian mode sort topk
     trace bincount histc _unique _unique2 unique_dim unique_consecutive nonzero dist linalg_vector_norm
     _amp_foreach_non_finite_check_and_unscale segment_reduce _segment_reduce_backward scatter_reduce index_reduce
-    aminmax equal _is_all_true _is_any_true is_nonzero count_nonzero allclose std_mean var_mean sum mean amax amin argmax argmin any all max min
+    aminmax equal _is_all_true _is_any_true is_nonzero count_nonzero allclose std_mean var_mean sum mean amax amin
+    argmax argmin any all max min
     prod var std
 """)
 
@@ -234,4 +235,7 @@ def _class_of(base: str, tags: Any) -> str | None:
 
 
 def _is_composite(func: torch._ops.OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
+    return torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(),  # type: ignore[no-untyped-call]
+        torch._C.DispatchKey.CompositeImplicitAutograd,
+    )

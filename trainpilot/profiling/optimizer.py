@@ -98,7 +98,10 @@ def traced_optimizer_cost(optimizer: OptimizerLike, model: nn.Module) -> Optimiz
         total = merged.setdefault(group.op, [0, 0, 0, 0])
         for position, value in enumerate((group.calls, group.flops, group.bytes_read, group.bytes_written)):
             total[position] += value
-    groups = tuple(OpGroup("optimizer", op, "optimizer", *total, shape=shape) for op, total in merged.items())
+    groups = tuple(
+        OpGroup("optimizer", op, "optimizer", calls, flops, read, written, shape)
+        for op, (calls, flops, read, written) in merged.items()
+    )
     return OptimizerCost(groups, tracer.uncounted(), state_bytes, 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 
 from trainpilot.errors import ModelError, NothingToTrainError
 from trainpilot.profiling.building import refuse_quantised, resolve, unwrap
+from trainpilot.profiling.cache import ProfileCache, cache_key
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_meta, to_real
 from trainpilot.profiling.features import features_of
 from trainpilot.profiling.guard import tracing_state
@@ -40,11 +42,20 @@ _INPUT_SCALES = (1e-6, 1e6)
 # A scaled input may keep a loop going for ever: stop after this many times the operators of the given input.
 _MOST_REPEATED = 50
 
+_cache = ProfileCache()
+
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
-    """See ``trainpilot.profiling.profile``."""
-    with tracing_state():
-        return _Profiler(workload).run()
+    """See ``trainpilot.profiling.profile``; the second time it is answered from a cache."""
+    key = cache_key(workload)
+    profile = None if key is None else _cache.get(key)
+    if profile is None:
+        with tracing_state():
+            profile = _Profiler(workload).run()
+        if key is not None:
+            _cache.put(key, profile)
+    # The plan and the label are not part of what was traced.
+    return dataclasses.replace(profile, name=workload.name, dataset_size=workload.dataset_size, epochs=workload.epochs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +195,7 @@ class _Profiler:
         limit = _MOST_REPEATED * sum(group.calls for group in trace.groups if group.phase == "forward") + 10_000
         for scale in _INPUT_SCALES:
             copier = ModelCopier(to_real)
-            scaled = map_tensors(lambda leaf, scale=scale: _scaled(leaf, scale), inputs)
+            scaled = map_tensors(functools.partial(_scaled, scale=scale), inputs)
             flops = forward_flops(self._step(copier, model, scaled, None), limit)
             if flops is not None:
                 seen.append(flops)

@@ -111,7 +111,7 @@ def trace_step(
         tracer.phase = "backward"
         if loss.requires_grad:
             with tracer:
-                loss.backward()
+                torch.autograd.backward(loss)
         elif require_backward:
             raise ModelError("the loss does not depend on any trainable parameter or input, so it has no gradient")
     trained = [parameter for parameter in step.model.parameters() if parameter.grad is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -109,10 +109,10 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _unique(tensors: Iterator[torch.Tensor]) -> list[torch.Tensor]:
-    found: dict[tuple[int, int, torch.Size], torch.Tensor] = {}
+    found: dict[Hashable, torch.Tensor] = {}
     for tensor in tensors:
         if tensor.layout == torch.strided and type(tensor).__module__.startswith("torch"):
-            key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
+            key: Hashable = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
         else:
             key = (id(tensor), 0, tensor.shape)
         # One storage may be held trainable and frozen at once; it is trained then.

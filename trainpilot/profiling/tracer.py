@@ -33,7 +33,7 @@ class Cost:
     sizes: Mapping[str, int]
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operators while it is active.
 
     It sits above the fake-tensor mode, so it sees what PyTorch dispatches for the tensors' device and never what
@@ -50,7 +50,7 @@ class Tracer(TorchDispatchMode):
     """
 
     def __init__(self, liveness: Liveness | None = None, limit: int | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self._dispatches = 0
         self.reads_values = False
@@ -122,8 +122,8 @@ class Tracer(TorchDispatchMode):
             for position, value in enumerate((1, cost.flops, cost.bytes_read, cost.bytes_written)):
                 total[position] += calls * value
         return tuple(
-            OpGroup(phase, op, op_class, *total, shape=dict(sizes))
-            for (phase, op, op_class, sizes), total in merged.items()
+            OpGroup(phase, op, op_class, calls, flops, read, written, dict(sizes))
+            for (phase, op, op_class, sizes), (calls, flops, read, written) in merged.items()
         )
 
     def uncounted(self) -> dict[str, int]:
