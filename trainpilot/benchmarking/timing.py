@@ -32,6 +32,7 @@ NOISY_IQR = 0.15  # ... or when the middle half of its windows spreads over this
 _MOST_TICK_READS = 2_000
 _MOST_GROWTH = 10  # windows grow by at most this factor at once, so that one odd reading costs little
 _MOST_WARMUP_BLOCKS = 50
+_MOST_STEPS = 1_000_000  # in one window; what is still shorter than the clock can tell is not worth knowing
 
 QUANTILES: Mapping[str, float] = {
     "min": 0.0,
@@ -277,13 +278,15 @@ def _warm_up(run: _Run, needed_s: float, limits: TimingLimits) -> int:
     """Run steps until their time is stable; return how many of them fill a window."""
     # A coarse clock needs longer blocks, so the warm-up may take up to half of everything there.
     limit = run.total_s + max(limits.warmup_s, min(2 * needed_s, limits.max_s / 2))
-    count, last = 1, math.inf
+    count, last, begin = 1, math.inf, time.perf_counter()
     for _ in range(_MOST_WARMUP_BLOCKS):
         elapsed = run.block(count)
         used, filled = count, elapsed >= needed_s
+        if elapsed == 0 and (count >= _MOST_STEPS or time.perf_counter() - begin > limits.max_s):
+            raise _ClockFailedError(f"the clock did not advance during {count} steps")
         if not filled:
             wanted = math.ceil(count * needed_s / elapsed * 1.05) if elapsed > 0 else count * _MOST_GROWTH
-            count = max(count + 1, min(wanted, count * _MOST_GROWTH))
+            count = max(count + 1, min(wanted, count * _MOST_GROWTH, _MOST_STEPS))
         stable = filled and abs(elapsed / used - last) < STABLE_WITHIN * last
         last = elapsed / used
         if stable or run.total_s >= limit or run.total_s >= limits.max_s:

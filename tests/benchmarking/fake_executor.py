@@ -1,0 +1,84 @@
+"""An executor without torch, so that faults of workers and sweeps are tried in milliseconds.
+
+The batch size of the configuration decides what happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+RAISES, HANGS, ALLOCATES, ABORTS, PRINTS, EXITS, IS_KILLED, IS_OOM, CHANGES, IS_EXPENSIVE, IS_CONTENDED = range(
+    1001, 1012
+)
+STEP_S = 0.001
+LABELS = {
+    "input_signature": [[[1, 784], "float32"]],
+    "features": {"flops.matmul": 1e6, "params": 10.0},
+    "actual_placement": "cpu",
+    "step_time_s": STEP_S,
+    "step_quantiles_s": {"min": STEP_S, "median": STEP_S, "max": STEP_S},
+    "steps": 10,
+    "first_step_s": 2 * STEP_S,
+    "setup_time_s": 0.01,
+    "cpu_time_s": STEP_S,
+    "loss_finite": True,
+    "cpu_utilization": 0.0,
+}
+
+
+def start() -> None:
+    """Nothing to get out of the way."""
+
+
+def control() -> float | None:
+    return 0.0005
+
+
+def execute(task: Mapping[str, Any]) -> dict[str, Any]:
+    reply: dict[str, Any] = {
+        "status": "ok",
+        "reason": "",
+        # The worker that answered, for tests of when it is replaced.
+        "labels": LABELS | {"data_time_s": float(os.getpid())},
+        "operators": [],
+        "contended": "",
+        "skipped": "",
+        "stepping_s": 0.0,
+        "changed": [],
+    }
+    match task["configuration"]["workload"]["batch_size"]:
+        case 1001:
+            reply |= {"status": "failed", "reason": "RuntimeError: no", "labels": {}}
+        case 1002:
+            time.sleep(3600)
+        case 1003:
+            kept = []
+            while True:
+                kept.append(bytearray(16 << 20))
+        case 1004:
+            print("Fatal: about to abort", file=sys.stderr, flush=True)
+            os.abort()
+        case 1005:
+            for _ in range(64):
+                print("{" * (1 << 16))
+                os.write(1, b"\n[1, 2]\n" * 1000)
+        case 1006:
+            os._exit(3)
+        case 1007:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case 1008:
+            reply |= {"status": "oom", "reason": "OutOfMemoryError: x", "labels": {}}
+        case 1009:
+            reply["changed"] = ["default dtype"]
+        case 1010:
+            reply |= {"skipped": "a step would take about 99.0 s, the sweep's cap is 1 s", "labels": {}}
+        case 1011:
+            reply["contended"] = "something else kept 1.0 of 2 cores busy"
+        case _:
+            time.sleep(STEP_S)
+    return reply
