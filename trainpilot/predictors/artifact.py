@@ -94,7 +94,7 @@ def read_card(folder: Path) -> dict[str, Any]:
         )
     content = _read(path)
     try:
-        card = json.loads(content)
+        card = json.loads(content, parse_constant=_refuse_constant)
     except ValueError as error:
         raise ArtifactError(f"{path} is damaged: not valid JSON ({error})") from None
     if not isinstance(card, dict) or card.get("kind") != KIND:
@@ -107,6 +107,10 @@ def read_card(folder: Path) -> dict[str, Any]:
     if missing:
         raise ArtifactError(f"{path} lacks {missing[0]!r}: fit the predictor again")
     return card
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
 
 
 def _card(predictor: Predictor) -> dict[str, Any]:
@@ -162,6 +166,7 @@ def _restore(folder: Path, card: Mapping[str, Any]) -> Predictor:
             f"{folder / CARD_FILE}: its features are not those of this version, or in another order: "
             "fit the predictor again"
         )
+    _check_xgboost(folder, str(card["versions"].get("xgboost", "")))
     booster = _load_booster(folder, card.get("booster"), names)
     contexts = [Context(*entry) for entry in card["contexts"]]
     known = {target.name: target for target in TARGETS}
@@ -204,6 +209,16 @@ def _restore_target(target: Any, card: Mapping[str, Any], categories: Any, conte
     model.held_out_ = None
     model.boosted_ = None
     return model
+
+
+def _check_xgboost(folder: Path, written_by: str) -> None:
+    """Refuse a predictor of a newer major version of xgboost, which would load, but perhaps mean something else."""
+    from importlib.metadata import version
+
+    installed = version("xgboost")
+    major = written_by.split(".")[0]
+    if not major.isdigit() or int(major) > int(installed.split(".")[0]):
+        raise ArtifactError(f"{folder / CARD_FILE} was written with xgboost {written_by}, installed is {installed}")
 
 
 def _load_booster(folder: Path, entry: Mapping[str, Any] | None, names: tuple[str, ...]) -> Any:

@@ -136,7 +136,8 @@ def _kind(table: WorkTable) -> NDArray[np.object_]:
 def _log_amounts(table: WorkTable) -> NDArray[np.float64]:
     threads = np.array([float(context.threads) for context in table.context])
     columns = [term_amounts(table.work), table.facts[:, [FACTS.index("params"), FACTS.index("layers")]]]
-    return np.log1p(np.column_stack([*columns, table.batch_size, threads]))
+    logs: NDArray[np.float64] = np.log1p(np.column_stack([*columns, table.batch_size, threads]))
+    return logs
 
 
 def _times(logs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -77,44 +77,39 @@ class Shrinkage:
 
 _WEIGHTS = (0.25, 0.5, 0.75, 1.0)
 _REACHES = (0.5, 1.0, 2.0, 4.0, 8.0, np.inf)
-_LEAST_GAIN = 0.003  # mean absolute log error: less than this is not worth another part
+_LEAST_GAIN = 0.003  # mean absolute log error: less is not worth another part
 
 
 def learn_shrinkage(held: HeldOut) -> Shrinkage:
     """Choose the shrinkage with the least error on steps that were held out, by family and by model.
 
     Held-out models of known families lie near, held-out families far, so together they tell how far a correction
-    carries. Each family has the same weight. On unseen families alone the result is never worse than no correction.
+    carries. Each family has the same weight. A correction is used only if it helps by more than chance: by more than
+    the standard error of its gain over the families, on all steps and on unseen families alone.
     """
     learned = held.of_kind("family", "model")
     if not len(learned):
         return Shrinkage()
-    unseen = learned.kind == "family"
-    weight = _equal_weights(learned)
-    best, least = Shrinkage(), _error(learned, Shrinkage(), weight) - _LEAST_GAIN
-    for part in _WEIGHTS:
+    groups = np.array([f"{kind} {family}" for kind, family in zip(learned.kind, learned.family, strict=True)])
+    names, member = np.unique(groups, return_inverse=True)
+    unseen = np.array([name.startswith("family ") for name in names])
+    plain = np.abs(learned.base)
+    best, most = Shrinkage(), _LEAST_GAIN
+    for weight in _WEIGHTS:
         for reach in _REACHES:
-            candidate = Shrinkage(part, reach)
-            error = _error(learned, candidate, weight)
-            if error < least and not _worse(learned, candidate, weight, unseen):
-                best, least = candidate, error
+            candidate = Shrinkage(weight, reach)
+            gains = plain - np.abs(learned.base - candidate.factor(learned.distance) * learned.correction)
+            by_group = np.bincount(member, gains) / np.bincount(member)
+            certain = all(_beyond_chance(part) for part in (by_group, by_group[unseen]) if len(part))
+            if certain and by_group.mean() > most:
+                best, most = candidate, float(by_group.mean())
     return best
 
 
-def _error(held: HeldOut, shrinkage: Shrinkage, weight: NDArray[np.float64]) -> float:
-    return float((np.abs(held.base - shrinkage.factor(held.distance) * held.correction) * weight).sum() / weight.sum())
-
-
-def _worse(held: HeldOut, shrinkage: Shrinkage, weight: NDArray[np.float64], mask: NDArray[np.bool_]) -> bool:
-    masked = weight * mask
-    return bool(masked.sum()) and _error(held, shrinkage, masked) > _error(held, Shrinkage(), masked)
-
-
-def _equal_weights(held: HeldOut) -> NDArray[np.float64]:
-    names = np.array([f"{kind} {family}" for kind, family in zip(held.kind, held.family, strict=True)])
-    _, member, sizes = np.unique(names, return_inverse=True, return_counts=True)
-    weights: NDArray[np.float64] = 1.0 / sizes[member]
-    return weights
+def _beyond_chance(gains: NDArray[np.float64]) -> bool:
+    if len(gains) < 2:
+        return bool(gains[0] > 0)
+    return bool(gains.mean() > gains.std(ddof=1) / np.sqrt(len(gains)))
 
 
 def errors_of(log_errors: NDArray[np.float64]) -> dict[str, float]:

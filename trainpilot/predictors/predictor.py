@@ -86,7 +86,7 @@ class Predictor:
         Raises:
             NoDataError: Backend, execution settings, their combination, or machine were never measured.
         """
-        hint = f"run `trainpilot benchmark --backend {context.backend}`"
+        hint = _hint(context.backend)
         if context.backend != self.backend:
             raise NoDataError(f"no data for backend {context.backend}: {hint}")
         missing = self.step.domain_.unknown(context)
@@ -111,13 +111,15 @@ class Predictor:
             self.check_known(context)
         for optimizer in sorted(set(table.optimizer)):
             if not self.knows_optimizer(optimizer):
-                raise NoDataError(
-                    f"no data for optimizer {optimizer}: run `trainpilot benchmark --backend {self.backend}`"
-                )
+                raise NoDataError(f"no data for optimizer {optimizer}: {_hint(self.backend)}")
         model = self.targets.get(target)
         if model is None:
             raise NoDataError(f"no measured row has {target} on backend {self.backend}")
         return model.forecast(table)
+
+
+def _hint(backend: str) -> str:
+    return f"run trainpilot benchmark --backend {backend} and trainpilot fit"
 
 
 def configuration_key(table: WorkTable, row: int) -> str:

@@ -106,7 +106,7 @@ def predict(
         except NoDataError as error:
             notes.append(str(error))
     else:
-        notes.append(f"no data for backend {backend}: run `trainpilot benchmark --backend {backend}`")
+        notes.append(f"no data for backend {backend}: run trainpilot benchmark --backend {backend} and trainpilot fit")
     if known is None:
         try:
             calibration = device.calibration(settings, run=calibrate)
@@ -142,7 +142,7 @@ def _learned(predictor: Predictor, table: WorkTable) -> _Known:
         # The operations of the optimizer are counted all the same, so their sum is the best that can be said.
         note = (
             f"no data for optimizer {optimizer}: its operations are priced by the additive model alone, "
-            f"without an interval: run `trainpilot benchmark --backend {context.backend}`"
+            f"without an interval: run trainpilot benchmark --backend {context.backend} and trainpilot fit"
         )
         return _Known("analytic", Estimate(float(seconds(table)[0])), False, (note,), seconds, {})
     forecast = predictor.forecast(table)[0]
