@@ -16,7 +16,6 @@ from trainpilot.workload import ResolvedWorkload, Workload
 # Elements that a builder may allocate before it is stopped and started again on the meta device.
 _MOST_ELEMENTS = 64 * 2**20
 _FACTORIES = frozenset(("empty", "zeros", "ones", "rand", "randn", "full", "empty_strided", "randint", "normal"))
-_WRAPPERS = frozenset(("DataParallel", "DistributedDataParallel"))
 _QUANTISED_PACKAGES = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse.quantized")
 
 
@@ -73,16 +72,6 @@ def _on_meta_or_real(workload: Workload) -> ResolvedWorkload:
             return workload.resolve()
     except ModelError:  # the constructor reads values, which the meta device has none of
         return workload.resolve()
-
-
-def unwrap(module: nn.Module) -> nn.Module:
-    """The module inside data-parallel and compiled wrappers."""
-    while True:
-        inner = getattr(module, "module", None) if type(module).__name__ in _WRAPPERS else None
-        inner = inner or module._modules.get("_orig_mod")
-        if not isinstance(inner, nn.Module):
-            return module
-        module = inner
 
 
 def refuse_quantised(name: str, model: nn.Module) -> None:

@@ -173,15 +173,15 @@ class _Stamper:
             seen.add(id(module))
             attributes = module.__dict__
             kind = type(module)
-            own: tuple[Hashable, ...] = (
+            own = (
                 kind,
-                kind.forward,
+                id(kind.forward),
                 attributes["training"],
                 len(attributes["_forward_hooks"]),
                 len(attributes["_forward_pre_hooks"]),
                 len(attributes["_backward_hooks"]),
             )
-            stamp += own
+            stamp.extend(own)
             for tensors in (attributes["_parameters"], attributes["_buffers"]):
                 for tensor in tensors.values():
                     if tensor is None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from torch.overrides import TorchFunctionMode
 
+from trainpilot.profiling.structure import unwrap
 from trainpilot.workload import map_tensors
 
 _ATOMIC = frozenset((int, float, complex, bool, str, bytes, type(None), type, torch.dtype, torch.device, torch.Size))
@@ -85,8 +86,12 @@ class ModelCopier:
             return known
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
-        if isinstance(value, nn.Module) and _copies_plainly(kind):
-            return self._module(value)
+        if isinstance(value, nn.Module):
+            inner = unwrap(value)
+            if inner is not value:
+                return self._value(inner)
+            if _copies_plainly(kind):
+                return self._module(value)
         if kind is dict or kind is OrderedDict:
             mapping = self._remember(value, kind())
             for key, item in value.items():
@@ -229,7 +234,7 @@ def _as_parameter(converted: torch.Tensor, original: nn.Parameter) -> torch.Tens
         parameter: torch.Tensor = nn.Parameter(converted.detach(), requires_grad=original.requires_grad)
     else:  # a tensor subclass (a fake tensor) is marked instead of wrapped
         parameter = converted.detach().requires_grad_(original.requires_grad)
-        parameter._is_param = True  # type: ignore[attr-defined]
+        parameter._is_param = True
     for name, value in vars(original).items():
         setattr(parameter, name, value)
     return parameter

@@ -223,7 +223,7 @@ def _class_of(base: str, tags: Any) -> str | None:
         return "elementwise"
     if base.startswith(("upsample_", "_upsample_")):
         return "pool"
-    known = _CLASS_OF.get(base.removesuffix("_copy")) if base.endswith("_copy") else _CLASS_OF.get(base)
+    known = _CLASS_OF.get(base) or _CLASS_OF.get(base.removesuffix("_copy"))
     if known is not None:
         return known
     if torch.Tag.pointwise in tags:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
+_WRAPPERS = frozenset(("DataParallel", "DistributedDataParallel"))
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
@@ -58,6 +59,16 @@ def structure_of(model: nn.Module) -> ModelStructure:
         has_recurrent=any(isinstance(module, _RECURRENT) for module in model.modules()),
         dtype=max(by_dtype, key=by_dtype.__getitem__) if by_dtype else "float32",
     )
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module inside data-parallel and compiled wrappers."""
+    while True:
+        inner = getattr(module, "module", None) if type(module).__name__ in _WRAPPERS else None
+        inner = inner or module._modules.get("_orig_mod")
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
 
 
 def is_lazy_model(model: nn.Module) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainpilot.errors import ModelError
@@ -72,7 +73,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        out = func(*args, **kwargs)
+        out = _run(func, kind, args, kwargs)
         self._dispatches += 1
         if self._limit is not None and self._dispatches > self._limit:
             raise TooManyOperatorsError(f"stopped after {self._limit} operators")
@@ -133,6 +134,21 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if cost.kind.uncounted:
                 found[cost.kind.name] = found.get(cost.kind.name, 0) + calls
         return found
+
+
+def _run(func: Any, kind: OpKind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if kind.base == "_grouped_mm" and isinstance(args[0], FakeTensor):
+        # The shape rule of PyTorch insists on bfloat16, which the CPU kernel does not.
+        return _grouped_mm_result(*args, **kwargs)
+    return func(*args, **kwargs)
+
+
+def _grouped_mm_result(
+    a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None, _bias: object = None, dtype: Any = None
+) -> torch.Tensor:
+    groups = [offsets.shape[0]] if offsets is not None and a.ndim == 2 and b.ndim == 2 else []
+    batch = [a.shape[0]] if a.ndim == 3 and b.ndim == 3 else groups
+    return a.new_empty((*batch, a.shape[-2], b.shape[-1]), dtype=dtype or a.dtype)
 
 
 def _key(values: Any) -> tuple[Any, ...]:
