@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -45,7 +46,7 @@ def run_in_child(target: str, *arguments: str, timeout_s: float) -> ChildOutcome
     # The child must find the same packages, also when they were put on the path by hand.
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, target, *arguments],
+        [sys.executable, "-c", f"from {__name__} import answer; answer()", target, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -61,8 +62,8 @@ def run_in_child(target: str, *arguments: str, timeout_s: float) -> ChildOutcome
     finally:
         _end(process)
     if process.returncode == 0 and out.strip():
-        answer = json.loads(out)
-        return ChildOutcome(answer["status"], answer["value"], answer["reason"])
+        told = json.loads(out)
+        return ChildOutcome(told["status"], told["value"], told["reason"])
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     said = f": {lines[-1]}" if lines else ""
     return ChildOutcome("died", reason=f"the probe process {_ending(process.returncode)}{said}")
@@ -92,11 +93,10 @@ def _ending(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-def _main(target: str, *arguments: str) -> None:
+def answer() -> None:
     """Entry point of the child: write one JSON object to the real standard output and nothing else."""
-    import importlib
-
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    target, *arguments = sys.argv[1:]
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print goes to standard error
     module, _, function = target.partition(":")
     try:
@@ -104,14 +104,10 @@ def _main(target: str, *arguments: str) -> None:
         content = {"status": "ok", "value": value, "reason": ""}
     except Exception as error:  # noqa: BLE001  whatever a driver raises is the answer that was asked for
         content = {"status": "raised", "value": {}, "reason": _first_line(error)}
-    json.dump(content, answer)
-    answer.close()
+    json.dump(content, output)
+    output.close()
 
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

@@ -152,7 +152,10 @@ def _undisturbed(threads: int, device: torch.device) -> Iterator[None]:
     device_type = "cuda" if device.type == "cpu" else device.type
     devices: list[Any] = [] if device.type == "cpu" else [device.index or 0]
     with torch.random.fork_rng(devices=devices, device_type=device_type), torch.enable_grad():
-        torch.manual_seed(0)
+        # Not torch.manual_seed: that seeds every device, also those whose state is not kept here.
+        torch.default_generator.manual_seed(0)
+        if device.type != "cpu":
+            getattr(torch, device.type).manual_seed(0)
         torch.set_num_threads(threads)
         gc.disable()  # a collection inside a window would be taken for the operator's time
         try:

@@ -70,7 +70,7 @@ class SimulatedSession(TrainingSession):
             parts = workload.resolve()
             example = parts.make_inputs(workload.batch_size)
             self.model = own_model(workload, parts, example).to("cpu")
-            self._example = map_tensors(separate_copy, example)
+            self._example: ModelInputs = map_tensors(separate_copy, example)
             build_optimizer(workload.optimizer, self.model, workload.learning_rate)  # refuses what cannot be trained
             found = profile(workload)
         finally:
@@ -86,7 +86,7 @@ class SimulatedSession(TrainingSession):
         self._require_open()
         if inputs is None and targets is not None:
             raise UsageError("targets were given without inputs")
-        seconds = self._device.step_s(self._features, *self._setting(), share=self._share(inputs))
+        seconds = self._device.step_s(self._features, *self._setting(), share=self._share(self._batch(inputs)))
         if self._steps == 0:
             seconds = self._device.first_step_s(seconds)
         self._advance(seconds)
@@ -99,13 +99,11 @@ class SimulatedSession(TrainingSession):
         import torch
 
         self._require_open()
-        batch = self._example if inputs is None else ModelInputs.of(inputs)
-        copied = map_tensors(
-            separate_copy, to_device(batch, torch.device("cpu"), torch.contiguous_format, torch.get_default_dtype())
-        )
+        batch = self._batch(inputs)
+        copied = map_tensors(separate_copy, batch)
         with EvaluationMode(self.model), torch.no_grad():
             outputs = self.model(*copied.args, **copied.kwargs)
-        self._advance(self._device.forward_s(self._features, *self._setting(), share=self._share(inputs)))
+        self._advance(self._device.forward_s(self._features, *self._setting(), share=self._share(batch)))
         return outputs
 
     def synchronize(self) -> None:
@@ -132,12 +130,19 @@ class SimulatedSession(TrainingSession):
         assert self.settings.threads is not None
         return self.settings.threads, self.settings.dtype
 
-    def _share(self, inputs: Any) -> float:
-        """Size of a batch over that of the profiled one."""
+    def _batch(self, inputs: Any) -> ModelInputs:
+        import torch
+
         if inputs is None:
-            return 1.0
-        shape = getattr(inputs, "shape", None)
-        size = shape[0] if shape else batch_size_of(inputs)
+            return self._example
+        batch: ModelInputs = to_device(
+            ModelInputs.of(inputs), torch.device("cpu"), torch.contiguous_format, torch.get_default_dtype()
+        )
+        return batch
+
+    def _share(self, batch: ModelInputs) -> float:
+        """Size of a batch over that of the profiled one."""
+        size = batch_size_of(batch)
         return 1.0 if size is None else size / self._batch_size
 
     def _advance(self, seconds: float) -> None:

@@ -23,6 +23,7 @@ from trainpilot.hardware import (
     sample_load,
     usable_cores,
 )
+from trainpilot.settings import load_settings
 from trainpilot.workload import Workload
 
 logger = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class TorchDeviceBackend(Backend):
         return usable_cores() if settings.threads is None else settings.threads
 
     def _require_usable(self) -> None:
-        usability = self.probe()
+        usability = self._usability or self.probe(load_settings().probe_timeout_s)
         if not usability.usable:
             raise BackendUnusableError(f"backend {self.name} cannot be used: {usability.reason}")
 

@@ -31,7 +31,10 @@ class GlobalState:
         import numpy as np
         import torch
 
-        torch.manual_seed(SEED)
+        # Not torch.manual_seed: that seeds every device, also those whose state is not kept here.
+        torch.default_generator.manual_seed(SEED)
+        if self._device is not None:
+            getattr(torch, self._device_type).manual_seed(SEED)
         np.random.seed(SEED)
         random.seed(SEED)
 
