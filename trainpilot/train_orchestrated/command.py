@@ -96,13 +96,13 @@ def run_training(options: TrainOptions, *, progress: Callable[[Progress], None] 
 
 
 def format_result(result: TrainingResult) -> str:
-    """The run as lines for a person: backend and why, time beside what was predicted, loss, accuracy, record."""
-    steps = (
-        f"{result.steps} of {result.planned_steps} steps" if result.status == "interrupted" else f"{result.steps} steps"
-    )
+    """Tell the run in lines for a person: backend and why, time beside what was predicted, loss, accuracy, record."""
+    done = f"{result.steps} of {result.planned_steps}" if result.status == "interrupted" else str(result.steps)
+    steps = f"{done} step{'' if result.planned_steps == 1 else 's'}"
     each = "" if result.step_time_s is None else f" of {_duration(result.step_time_s)}"
     lines = [
-        ("backend", result.backend if result.selection is None else f"{result.backend}: {result.selection.reasons[0]}"),
+        ("backend", result.backend),
+        *_choice(result),
         ("time", f"{_duration(result.execution_time_s)} (setup {_duration(result.setup_time_s)}, {steps}{each})"),
         ("predicted", _predicted(result)),
         ("loss", f"{_number(result.initial_loss)} at the first step, {_number(result.loss)} in the last epoch"),
@@ -213,6 +213,14 @@ class _ProgressPrinter:
             f"loss {_number(progress.loss)}, {_duration(progress.remaining_s)} left\n"
         )
         sys.stderr.flush()
+
+
+def _choice(result: TrainingResult) -> list[tuple[str, str]]:
+    """Why the backend was chosen, and why not another; nothing where it was given."""
+    if result.selection is None:
+        return []
+    reasons = [("because", reason) for reason in result.selection.reasons]
+    return reasons + [("", f"not {name}: {why}") for name, why in result.selection.excluded.items()]
 
 
 def _predicted(result: TrainingResult) -> str:

@@ -41,7 +41,8 @@ class Run:
         first_step_s: Time of the first step.
         last_step_s: Time of the last step, its batch included.
         data_s: Time to make each batch.
-        cpu_time_s: CPU time of this process in all steps.
+        wall_time_s: Time of all steps together.
+        cpu_time_s: CPU time of this process in them.
         initial_loss: Loss of the first step.
         last_loss: Loss of the last step.
         epochs: Finished epochs.
@@ -57,6 +58,7 @@ class Run:
     first_step_s: float | None = None
     last_step_s: float = 0.0
     data_s: list[float] = field(default_factory=list)
+    wall_time_s: float = 0.0
     cpu_time_s: float = 0.0
     initial_loss: float | None = None
     last_loss: float | None = None
@@ -113,6 +115,8 @@ def train_epochs(
         except Exception as error:  # noqa: BLE001 - the user's model may raise anything; train() reports it
             run.fail(*_described(error, f"{name}: validation after epoch {number}"))
             break
+        if stop.requested and held_out is not None and accuracy is None:
+            run.interrupted, run.reason = True, f"interrupted in the validation after {run.steps} steps"
         run.epochs.append(EpochResult(loss, accuracy, trained - begin, time.perf_counter() - trained))
     return run
 
@@ -203,6 +207,7 @@ def _step(session: TrainingSession, samples: Samples, index: Any, plan: Training
     loss = float(session.step(batch.inputs, batch.targets))
     session.synchronize()
     elapsed = time.perf_counter() - ready
+    run.wall_time_s += elapsed
     run.cpu_time_s += time.process_time() - cpu
     run.data_s.append(ready - begin)
     run.last_step_s = ready - begin + elapsed

@@ -74,7 +74,7 @@ def as_measurement(context: RunContext, run: Run) -> Measurement:
         status, reason = "failed", reason or "no full step after the first one, so there is no label"
     good = status == "ok"
     calibration = context.backend.calibration(context.settings, run=False)
-    signs = Interference(wall_s=sum(times), cpu_s=run.cpu_time_s, others_cores=context.others_cores)
+    signs = Interference(wall_s=run.wall_time_s, cpu_s=run.cpu_time_s, others_cores=context.others_cores)
     spread = quantile(times, 0.75) - quantile(times, 0.25) if times else 0.0
     return Measurement(
         row_id=context.row_id,

@@ -166,7 +166,9 @@ def _tensor(value: Any, name: str) -> Tensor:
         array = np.asarray(value)
         if array.dtype.kind not in "fiubc":
             raise DataError(f"{name} must hold numbers, got dtype {array.dtype}")
-        value = torch.from_numpy(array.copy())
+        # Batches are copies, so the user's memory is only read; torch refuses arrays that it could not write to.
+        usable = array.flags.writeable and array.flags.c_contiguous
+        value = torch.from_numpy(array if usable else array.copy(order="C"))
     tensor: Tensor = value.detach().cpu()
     if tensor.is_floating_point():
         tensor = tensor.float()
