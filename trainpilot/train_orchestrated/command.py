@@ -18,6 +18,7 @@ from trainpilot.errors import TrainPilotError, UsageError
 from trainpilot.train_orchestrated.result import Progress, TrainingResult
 from trainpilot.train_orchestrated.training import AUTO, train
 from trainpilot.workload import Workload
+from trainpilot.workload.pairs import parse_settings
 from trainpilot.workload.reference import is_code_reference
 from trainpilot.zoo.data import load_dataset, settings_for_data
 
@@ -134,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = TrainOptions(
             model=arguments.model,
             dataset=arguments.dataset,
-            settings=_settings(arguments.set),
+            settings=parse_settings(arguments.set),
             backend=arguments.backend,
             epochs=arguments.epochs,
             batch_size=arguments.batch_size,
@@ -145,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             seed=arguments.seed,
             checkpoint=arguments.checkpoint,
         )
-        result = run_training(options, progress=_ProgressPrinter())
+        result = run_training(options, progress=ProgressPrinter())
     except TrainPilotError as error:
         sys.stderr.write(f"train_orchestrated: {' '.join(str(error).split())}\n")
         return error.exit_code
@@ -181,23 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read ``NAME=VALUE`` pairs; a value is JSON (a number, true or false), or else text."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, separator, text = pair.partition("=")
-        if not name or not separator:
-            raise UsageError(f"--set {pair!r}: write NAME=VALUE, e.g. --set layers=3")
-        if name in found:
-            raise UsageError(f"--set {name}: given twice")
-        try:
-            found[name] = json.loads(text)
-        except json.JSONDecodeError:
-            found[name] = text
-    return found
-
-
-class _ProgressPrinter:
+class ProgressPrinter:
     """A line on stderr every few seconds."""
 
     def __init__(self) -> None:
