@@ -189,6 +189,7 @@ class ProgressPrinter:
         self._last = -math.inf
 
     def __call__(self, progress: Progress) -> None:
+        """Print where the run is, unless the last line was just printed."""
         now = time.perf_counter()
         if now - self._last < _PROGRESS_INTERVAL_S:
             return
