@@ -24,7 +24,9 @@ def site(**changes: Any) -> Site:
     return Site(**given | changes)
 
 
-def sweep_of(folder: Path, batch_sizes: Sequence[int], *, rounds: int = 1, extra: str = "", name: str = "trial") -> Sweep:
+def sweep_of(
+    folder: Path, batch_sizes: Sequence[int], *, rounds: int = 1, extra: str = "", name: str = "trial"
+) -> Sweep:
     """A sweep of one small model over batch sizes."""
     path = folder / f"{name}.toml"
     path.write_text(

@@ -23,7 +23,7 @@ def test_b03_one_configuration_out_of_memory_costs_one_row(tmp_path, fault, stat
     assert lost.step_time_s is None
     assert lost.first_step_s is None
     assert lost.steps == 0
-    assert f"5 rows measured" in str(summary)
+    assert "5 rows measured" in str(summary)
     assert f"1 {status}" in str(summary)
 
 
@@ -45,7 +45,7 @@ def test_every_fault_is_one_row_and_the_sweep_goes_on(tmp_path):
 
 
 def test_a_hang_is_a_row_with_status_timeout(tmp_path):
-    summary, sink = run(sweep_of(tmp_path, [1, fake.HANGS, 2], extra="", name="hang"))
+    summary, _ = run(sweep_of(tmp_path, [1, fake.HANGS, 2]))
     assert summary.counts == {"ok": 2, "timeout": 1}
 
 
@@ -145,7 +145,7 @@ def test_a_row_that_the_budget_cuts_is_no_row(tmp_path):
 
 def test_expensive_configurations_are_skipped_with_the_reason(tmp_path):
     progress = []
-    summary, sink = run(sweep_of(tmp_path, [1, fake.IS_EXPENSIVE], rounds=2), progress=progress.append)
+    summary, _ = run(sweep_of(tmp_path, [1, fake.IS_EXPENSIVE], rounds=2), progress=progress.append)
     assert summary.counts == {"ok": 2}
     assert list(summary.skipped.values()) == ["a step would take about 99.0 s, the sweep's cap is 1 s"]
     assert summary.remaining == 0
@@ -174,7 +174,9 @@ def test_a_held_row_is_not_lost_when_the_sweep_is_interrupted(tmp_path):
     sizes = [fake.IS_CONTENDED, 1]
     sweep = sweep_of(tmp_path, sizes, extra="repeat_contended = 5")
     seed = next(
-        s for s in range(50) if sweep_of(tmp_path, sizes, extra=f"repeat_contended = 5\nseed = {s}").order(2, 0) == [0, 1]
+        s
+        for s in range(50)
+        if sweep_of(tmp_path, sizes, extra=f"repeat_contended = 5\nseed = {s}").order(2, 0) == [0, 1]
     )
     sweep = sweep_of(tmp_path, sizes, extra=f"repeat_contended = 5\nseed = {seed}")
     summary, _ = run(sweep, interrupt)
@@ -216,5 +218,5 @@ def test_an_unknown_backend_is_named_with_the_valid_ones(tmp_path):
 
 def test_a_repeated_control_finds_a_new_worker(tmp_path, monkeypatch):
     monkeypatch.setattr(runner_module, "CONTROL_EVERY_S", 0.0)
-    summary, sink = run(sweep_of(tmp_path, [1, 2, 3]))
+    summary, _ = run(sweep_of(tmp_path, [1, 2, 3]))
     assert summary.counts == {"ok": 3}

@@ -84,14 +84,10 @@ def test_b02_work_that_is_only_enqueued_is_waited_for():
 def test_b02_a_rate_above_the_peak_is_invalid():
     clock = FakeClock()
     # 1e12 FLOP in 0.01 s is 1e14 FLOP/s, on a device that cannot exceed 1e13.
-    timing = measure_steps(
-        clock.step([], 0.01), nothing, clock=clock, tick_s=0.0, flops=1e12, peak_flops_per_s=1e13
-    )
+    timing = measure_steps(clock.step([], 0.01), nothing, clock=clock, tick_s=0.0, flops=1e12, peak_flops_per_s=1e13)
     assert timing.step_time_s is None
     assert "1e+14 FLOP/s" in timing.invalid
-    timing = measure_steps(
-        clock.step([], 0.01), nothing, clock=clock, tick_s=0.0, flops=1e10, peak_flops_per_s=1e13
-    )
+    timing = measure_steps(clock.step([], 0.01), nothing, clock=clock, tick_s=0.0, flops=1e10, peak_flops_per_s=1e13)
     assert timing.invalid == ""
     assert timing.step_time_s == pytest.approx(0.01)
 
@@ -256,7 +252,8 @@ def test_clock_tick_of_a_still_clock_is_zero():
 
 
 @pytest.mark.parametrize(
-    ("limits", "name"), [({"target_s": 0.0}, "target_s"), ({"warmup_s": -1.0}, "warmup_s"), ({"min_windows": 300}, "min_windows")]
+    ("limits", "name"),
+    [({"target_s": 0.0}, "target_s"), ({"warmup_s": -1.0}, "warmup_s"), ({"min_windows": 300}, "min_windows")],
 )
 def test_limits_that_cannot_be_right(limits, name):
     with pytest.raises(UsageError, match=name):

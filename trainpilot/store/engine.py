@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import create_engine, event, insert, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from trainpilot.errors import StoreCorruptError, StoreError, StoreSchemaError, UsageError
 from trainpilot.store.schema import METADATA, SCHEMA_VERSION, VERSION_TABLE
@@ -110,7 +110,7 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
         name = parsed.get_backend_name()
-    except (ArgumentError, NoSuchModuleError):
+    except ArgumentError:
         raise UsageError(
             f"store {url!r}: write a URL such as sqlite:///timings.sqlite or postgresql://host/db"
         ) from None
@@ -150,6 +150,11 @@ def _check_file(path: Path) -> None:
         *struct.unpack(">I", header[92:96]),
     )
     page_size = 65_536 if page_size == 1 else page_size
+    log = path.with_name(f"{path.name}-wal")
+    if (
+        log.exists() and log.stat().st_size > 0
+    ):  # pages that are missing here may be in the log: a full disk leaves that
+        return
     if change_counter == valid_for and size < pages * page_size:
         raise StoreCorruptError(
             f"the store {path} is damaged: it was cut to {size} of {pages * page_size} bytes; restore a copy"

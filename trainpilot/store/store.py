@@ -87,9 +87,11 @@ class TimingStore:
         except (TypeError, ValueError) as error:
             raise MeasurementError(f"row {measurement.row_id} cannot be kept: {error}") from None
         dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-        statement = dialect.insert(MEASUREMENTS).values(values).on_conflict_do_nothing()
+        statement = (
+            dialect.insert(MEASUREMENTS).values(values).on_conflict_do_nothing().returning(MEASUREMENTS.c.row_id)
+        )
         with writing(self._engine) as connection:
-            if connection.execute(statement).rowcount == 0:
+            if connection.execute(statement).first() is None:
                 return False
             if operators:
                 rows = [operator_columns(measurement.row_id, timing) for timing in operators]

@@ -1,0 +1,227 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.benchmarking import fake_executor as fake
+from tests.benchmarking.helpers import FAKE, site, sweep_of
+from tests.store.helpers import measurement, operators
+from trainpilot.errors import DataError, StoreError
+from trainpilot.store import benchmark, import_spilled, open_store
+from trainpilot.store import collect as collect_module
+
+ROOT = Path(__file__).parents[2]
+
+
+def collect(sweep, **options):
+    return benchmark(sweep, site=site(), executor=FAKE, **options)
+
+
+def test_a_sweep_becomes_rows_of_the_default_store(tmp_path):
+    summary = collect(sweep_of(tmp_path, [1, 2, 3], rounds=2))
+    assert summary.counts == {"ok": 6}
+    with open_store() as store:
+        rows = list(store.rows())
+    assert len(rows) == 6
+    assert len({(row.config_key, row.repetition) for row in rows}) == 6
+    assert {row.sweep_id for row in rows} == {summary.sweep_id}
+    assert {row.machine_id for row in rows} == {"m" * 32}
+    assert rows[0].versions == {"torch": "2.13.0", "python": "3.11"}
+    assert rows[0].machine["cpu_model"] == "test processor"
+
+
+def test_a_finished_sweep_measures_nothing(tmp_path):
+    sweep = sweep_of(tmp_path, [1, 2, 3], rounds=2)
+    collect(sweep)
+    summary = collect(sweep)
+    assert (summary.measured, summary.already, summary.remaining) == (0, 6, 0)
+
+
+def test_without_resuming_everything_is_measured_once_more(tmp_path):
+    sweep = sweep_of(tmp_path, [1, 2], rounds=2)
+    collect(sweep)
+    summary = collect(sweep, resume=False)
+    assert summary.counts == {"ok": 4}
+    with open_store() as store:
+        assert sorted(row.repetition for row in store.rows()) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_dry_run_lists_what_is_missing(tmp_path):
+    collect(sweep_of(tmp_path, [1, 2]))
+    summary = collect(sweep_of(tmp_path, [1, 2, 3], rounds=2), dry_run=True)
+    assert (summary.total, summary.already, summary.measured) == (6, 2, 0)
+    assert len(summary.planned) == 4
+    assert "mlp, width=8, batch 3, adamw, cpu, 1 thread, round 1" in summary.planned
+    with open_store() as store:
+        assert store.count() == 2
+
+
+def test_a_named_sweep_and_an_open_store(tmp_path):
+    with open_store(f"sqlite:///{tmp_path / 'own.sqlite'}") as store:
+        summary = collect(sweep_of(tmp_path, [1]), store=store)
+        assert summary.counts == {"ok": 1}
+        assert store.count() == 1
+    summary = benchmark("quick", site=site(), dry_run=True)
+    assert summary.total > 60
+
+
+def harness(sweep_path, store_url):
+    code = textwrap.dedent(
+        f"""
+        from tests.benchmarking.helpers import FAKE, site
+        from trainpilot.benchmarking import load_sweep
+        from trainpilot.store import benchmark
+        summary = benchmark(load_sweep({str(sweep_path)!r}), site=site(), executor=FAKE, store={store_url!r})
+        print(summary.measured)
+        """
+    )
+    # The whole group is killed at the end of the test, should anything be left.
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def rows_of(url):
+    with open_store(url) as store:
+        return [(row.config_key, row.repetition) for row in store.rows()]
+
+
+def test_b04_kill_9_of_the_harness_loses_nothing_and_doubles_nothing(tmp_path):
+    sweep_of(tmp_path, list(range(1, 41)), rounds=2, name="killed")
+    path, url = tmp_path / "killed.toml", f"sqlite:///{tmp_path / 'killed.sqlite'}"
+    generator = random.Random(4)
+    seen: set[tuple[str, int]] = set()
+    for _ in range(2):
+        process = harness(path, url)
+        target = len(seen) + generator.randint(5, 25)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if (tmp_path / "killed.sqlite").exists() and len(rows_of(url)) >= target:
+                break
+            time.sleep(0.01)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        found = rows_of(url)
+        assert len(found) == len(set(found))
+        assert seen <= set(found)  # nothing that was there is lost
+        assert target <= len(found) < 80
+        seen = set(found)
+        _, alive = psutil.wait_procs(workers, timeout=10)
+        assert not alive
+    process = harness(path, url)
+    out, _ = process.communicate(timeout=60)
+    assert int(out) == 80 - len(seen)
+    final = rows_of(url)
+    assert len(final) == len(set(final)) == 80
+
+
+def test_kill_9_of_the_worker_costs_the_row_in_flight(tmp_path, monkeypatch):
+    generator = random.Random(5)
+
+    def kill_sometimes(progress):
+        children = psutil.Process().children()
+        if generator.random() < 0.2 and children:
+            os.kill(children[0].pid, signal.SIGKILL)
+
+    summary = collect(sweep_of(tmp_path, list(range(1, 21))), progress=kill_sometimes)
+    assert summary.measured == 20
+    assert summary.remaining == 0
+    # A worker that is killed between two rows fails the next one.
+    assert summary.counts["killed"] >= 1
+    assert summary.counts["ok"] + summary.counts["killed"] == 20
+
+
+def test_ctrl_c_keeps_what_is_there_and_tells(tmp_path):
+    def interrupt(progress):
+        if progress.done == 4:
+            raise KeyboardInterrupt
+
+    sweep = sweep_of(tmp_path, list(range(1, 11)))
+    summary = collect(sweep, progress=interrupt)
+    assert summary.stopped == "interrupted"
+    assert "stopped (interrupted), 6 of 10 rows missing" in str(summary)
+    with open_store() as store:
+        assert store.count() == 4
+    assert collect(sweep).measured == 6
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of one MiB, where we may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_ends_the_sweep_and_loses_no_row(small_disk, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    url = f"sqlite:///{small_disk / 'timings.sqlite'}"
+    open_store(url).close()
+    taken = os.statvfs(small_disk)
+    (small_disk / "photos").write_bytes(b"x" * (taken.f_bavail * taken.f_frsize - 200_000))
+    with pytest.raises(StoreError, match="the disk is full; the row in flight is kept in .*trainpilot-row-") as caught:
+        collect(sweep_of(tmp_path, list(range(1, 400))), store=url)
+    kept = next(tmp_path.glob("trainpilot-row-*.json"))
+    assert str(kept) in str(caught.value)
+    (small_disk / "photos").unlink()
+    with open_store(url) as store:
+        before = store.count()
+        assert before > 0
+        assert store.integrity_problems() == []
+        assert import_spilled(kept, store)
+        assert store.count() == before + 1
+        assert not import_spilled(kept, store)
+
+
+def test_a_row_that_can_be_kept_nowhere_is_printed(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    row = measurement()
+    text = collect_module.spill(row, operators())
+    content = json.loads(text[text.index("{") :])
+    assert content["measurement"]["row_id"] == row.row_id
+    assert "\n" not in text
+
+
+def test_a_spilled_file_that_is_none(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    with open_store() as store:
+        with pytest.raises(DataError, match=r"x.json holds no row"):
+            import_spilled(path, store)
+        with pytest.raises(DataError, match="cannot be read"):
+            import_spilled(tmp_path / "none.json", store)
+
+
+def test_two_harnesses_with_one_store_double_nothing(tmp_path):
+    sweep_of(tmp_path, list(range(1, 16)), name="both")
+    url = f"sqlite:///{tmp_path / 'both.sqlite'}"
+    processes = [harness(tmp_path / "both.toml", url) for _ in range(2)]
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    found = rows_of(url)
+    assert len(found) == len(set(found)) == 15
+
+
+def test_operator_timings_reach_the_store(tmp_path, monkeypatch):
+    assert fake.STEP_S > 0
+    with open_store() as store:
+        row = measurement()
+        store.append(row, operators())
+        assert [timing.op for timing in store.operators(row.row_id)] == ["aten.addmm", "aten.mm"]
