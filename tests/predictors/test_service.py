@@ -102,7 +102,7 @@ def test_analytic_from_calibration_before_any_row_exists(devices):
     asked = measurement([group("matmul", flops=4e9, size=0, calls=100)], None, batch_size=16)
     found = ask(asked)
     assert found.source == "analytic"
-    assert found.step_time_s.value == pytest.approx(0.1 + 6e-4 + 5e-5)
+    assert found.step_time_s.value == pytest.approx(0.1 + 4.5e-4 + 5e-5)
     assert (found.step_time_s.low, found.step_time_s.high) == (None, None)
     assert not found.in_range
     assert found.setup_time_s is None

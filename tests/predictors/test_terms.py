@@ -88,8 +88,8 @@ def test_calibration_prices_a_step_by_hand():
     row = measurement([group("matmul", flops=4e9, size=1e9, calls=100)], None)
     calibration = Calibration("here", "cpu", 1, "float32", FIGURES, {}, 0.0)
     table = table_of_profile(profile_of(row), Context("here", "cpu", 1, "float32", "contiguous"))
-    # 4e9 / 4e10 + 0.5 * 1e9 / 1e10 + 100 * 2 * 3e-6 + 0.5 * 1e-4
-    assert calibrated_step_time_s(table, calibration)[0] == pytest.approx(0.1 + 0.05 + 6e-4 + 5e-5)
+    # 4e9 / 4e10 + 0.5 * 1e9 / 1e10 + 100 * 1.5 * 3e-6 + 0.5 * 1e-4
+    assert calibrated_step_time_s(table, calibration)[0] == pytest.approx(0.1 + 0.05 + 4.5e-4 + 5e-5)
 
 
 def test_a_figure_of_its_own_beats_a_factor_on_another():

@@ -55,7 +55,7 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         level_spread: float = 2.3,
-        term_spread: float = 0.7,
+        term_spread: float = 0.5,
         context_spread: float = 0.3,
         noise: float = 0.2,
     ) -> None:

@@ -162,7 +162,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
 
     def predict(self, table: WorkTable) -> NDArray[np.float64]:
         """Point estimates, shape (n,)."""
-        return self._points(table, price_step_s(table, self._fitted().figures_))[0]
+        return self._points(table, price_step_s(table, self._fitted().figures_))
 
     def forecast(self, table: WorkTable) -> list[Forecast]:
         """Point estimates with intervals and range, one per step.
@@ -172,7 +172,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         """
         priced = price_step_s(table, self._fitted().figures_)
         position = self.domain_.locate(table, priced)
-        values, _ = self._points(table, priced, position.distance)
+        values = self._points(table, priced, position.distance)
         result = []
         for value, inside, beyond, reasons in zip(
             values, position.in_range, position.extrapolation, position.reasons, strict=True
@@ -199,15 +199,15 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
 
     def _points(
         self, table: WorkTable, priced: NDArray[np.float64], distance: NDArray[np.float64] | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    ) -> NDArray[np.float64]:
         base = self.additive_.predict(self.target.parts(table, priced), table.context)
         if self.boosted_ is None or self.shrinkage_.weight == 0:
-            return base, np.zeros(len(table))
+            return base
         if distance is None:
             distance = self.domain_.locate(table, priced).distance
         correction = self.boosted_.predict(_features(table, priced, self.domain_.categories))
-        correction = correction * self.shrinkage_.factor(distance)
-        return base * np.exp(correction), correction
+        corrected: NDArray[np.float64] = base * np.exp(correction * self.shrinkage_.factor(distance))
+        return corrected
 
     def _fitted(self) -> TargetModel:
         if not hasattr(self, "additive_"):

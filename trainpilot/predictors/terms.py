@@ -103,7 +103,8 @@ STEP_TERMS: tuple[Term, ...] = (
     Term("rnn_flops", "flops", ("rnn",), (Price("rnn_flops_per_s"), Price("matmul_flops_per_s", 2.0))),
     # The rates above contain the traffic of large operands; this is what small and thin ones cost more.
     Term("compute_bytes", "bytes", COMPUTE_CLASSES, (Price("memory_bytes_per_s", 0.5),)),
-    _traffic("elementwise_bytes", ("elementwise", "other"), "elementwise_bytes_per_s", 1.0),
+    # Not the elementwise probe: its operands stay in the cache, those of a real step do not.
+    Term("elementwise_bytes", "bytes", ("elementwise", "other"), (Price("memory_bytes_per_s", 1.5),)),
     _traffic("copy_bytes", ("copy",), "copy_bytes_per_s", 1.5),
     _traffic("norm_bytes", ("norm",), "batch_norm_bytes_per_s", 1.5),
     _traffic("softmax_bytes", ("softmax",), "softmax_bytes_per_s", 2.0),
@@ -112,8 +113,8 @@ STEP_TERMS: tuple[Term, ...] = (
     _traffic("embedding_bytes", ("embedding",), "embedding_bytes_per_s", 1.5),
     _traffic("random_bytes", ("random",), "random_bytes_per_s", 4.0),
     _traffic("optimizer_bytes", ("optimizer",), "optimizer_bytes_per_s", 1.0),
-    Term("calls", "calls", tuple(name for name in OP_CLASSES if name != "optimizer"), (Price("dispatch_s", 2.0),)),
-    Term("optimizer_calls", "calls", ("optimizer",), (Price("dispatch_s", 2.0),)),
+    Term("calls", "calls", tuple(name for name in OP_CLASSES if name != "optimizer"), (Price("dispatch_s", 1.5),)),
+    Term("optimizer_calls", "calls", ("optimizer",), (Price("dispatch_s", 2.5),)),
     Term("step", "step", (), (Price("step_overhead_s", 0.5),)),
 )
 STEP_TERM_NAMES: tuple[str, ...] = tuple(term.name for term in STEP_TERMS)
