@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainpilot import zoo
 from trainpilot.benchmarking.configuration import Configuration
-from trainpilot.benchmarking.contention import Interference, OthersMeter, contention
+from trainpilot.benchmarking.contention import Interference, contention
 from trainpilot.benchmarking.control import measure_control
 from trainpilot.benchmarking.energy import EnergyMeter, NoMeter, ZeusMeter
 from trainpilot.benchmarking.failures import failure_of
@@ -20,6 +20,7 @@ from trainpilot.benchmarking.operator_times import time_operators
 from trainpilot.benchmarking.rates import estimate_step_s, peak_flops_per_s
 from trainpilot.benchmarking.timing import StepTiming, TimingLimits, measure_steps
 from trainpilot.errors import MeasurementError
+from trainpilot.hardware.others import OthersMeter
 
 if TYPE_CHECKING:
     from trainpilot.backends import TrainingSession

@@ -63,6 +63,7 @@ class Calibration:
             ``dispatch_s`` (cost of one tiny operator), ``step_overhead_s`` (cost of one tiny training step).
         versions: Versions of the libraries that decide speed.
         created_at: Seconds since the epoch.
+        disturbed: Something else used the machine during every attempt, so the figures may be far too slow.
     """
 
     machine_id: str
@@ -72,3 +73,4 @@ class Calibration:
     figures: Mapping[str, float]
     versions: Mapping[str, str]
     created_at: float
+    disturbed: bool = False

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from trainpilot.backends import Backend, ExecutionSettings, TrainingSession, candidate_backends
-from trainpilot.benchmarking.contention import OthersMeter
 from trainpilot.benchmarking.timing import quantile
 from trainpilot.errors import BackendUnusableError, UnsupportedError, UsageError
 from trainpilot.hardware import Load, sample_load
+from trainpilot.hardware.others import OthersMeter
 from trainpilot.predictors import Prediction
 from trainpilot.profiling import WorkloadProfile
 from trainpilot.profiling import profile as profile_step
