@@ -101,9 +101,9 @@ def cache_key(workload: Workload) -> CacheKey | None:
     except TypeError:  # no weak reference or no hash
         return None
     inputs = list(tensor_leaves((workload.example_inputs, workload.targets)))
-    return CacheKey(
-        stamp, tuple(stamper.holders), tuple(map(weakref.ref, inputs)), tuple(leaf._version for leaf in inputs)
-    )
+    # A tensor made in inference mode counts no versions.
+    versions = tuple(-1 if leaf.is_inference() else leaf._version for leaf in inputs)
+    return CacheKey(stamp, tuple(stamper.holders), tuple(map(weakref.ref, inputs)), versions)
 
 
 class _Stamper:
@@ -161,7 +161,7 @@ class _Stamper:
     def _modules(self, model: nn.Module) -> Hashable:
         # One flat list and no calls in the inner loops: a large model has thousands of attributes, and a hit must
         # cost less than a millisecond.
-        stamp: list[Hashable] = []
+        stamp: list[Any] = []
         others: list[Any] = []
         stack = [model]
         seen: set[int] = set()
@@ -173,7 +173,7 @@ class _Stamper:
             seen.add(id(module))
             attributes = module.__dict__
             kind = type(module)
-            own = (
+            stamp += (
                 kind,
                 id(kind.forward),
                 attributes["training"],
@@ -181,7 +181,6 @@ class _Stamper:
                 len(attributes["_forward_pre_hooks"]),
                 len(attributes["_backward_hooks"]),
             )
-            stamp.extend(own)
             for tensors in (attributes["_parameters"], attributes["_buffers"]):
                 for tensor in tensors.values():
                     if tensor is None:

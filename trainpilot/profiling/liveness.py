@@ -5,6 +5,7 @@ Works on fake tensors as on real ones, because a storage is freed at the same mo
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Liveness:
         self._sizes: list[int] = []
         # In order: n >= 0 is the allocation of storage n, ~n its end; (bytes,) is a workspace.
         self._events: list[int | tuple[int]] = []
+        self._sums: set[int] = set()
 
     def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
         """Take the storages of ``tensors`` (weights, buffers) as not belonging to the run."""
@@ -58,15 +60,17 @@ class Liveness:
         for tensor in tensors:
             self._register(tensor)
 
-    def note(self, cost: Cost, args: Sequence[Any], out: Any) -> None:
+    def note(self, cost: Cost, args: Sequence[Any], out: Any, backward: bool = False) -> None:
         """Take what an operator returned; storages that are known already (views, in-place) add nothing."""
         if isinstance(out, torch.Tensor):
+            if backward and cost.kind.base == "add" and not cost.kind.mutated:
+                self._sums.add(len(self._sizes))
             self._register(out)
         elif out is not None:
-            saved = saved_workspace_bytes(cost.kind, args)
+            # Of a recurrent layer, an output without elements stands for the workspace; on real tensors it is there.
+            recurrent = cost.kind.base == "mkldnn_rnn_layer"
             for tensor in tensors_in((out,)):
-                # The one output without elements stands for the saved workspace; on real tensors there is none.
-                self._register(tensor, extra_bytes=saved if saved and not tensor.numel() else 0)
+                self._register(tensor, saved_workspace_bytes(args) if recurrent and not tensor.numel() else 0)
         workspace = workspace_bytes(cost.kind, cost.sizes, args)
         if workspace:
             self._events.append((workspace,))
@@ -77,7 +81,7 @@ class Liveness:
             self._serials.get(tensor.untyped_storage()._cdata) for tensor in kept if tensor.layout == torch.strided
         }
         live = others = peak = peak_others = peak_workspace = 0
-        for event in self._events:
+        for event in self._events_of_plain_tensors():
             workspace = 0
             if isinstance(event, tuple):
                 workspace = event[0]
@@ -93,7 +97,20 @@ class Liveness:
         kept_bytes = sum(self._sizes[serial] for serial in serials if serial is not None)
         return Peaks(kept_bytes, peak_others, peak_workspace, peak, live)
 
-    def _register(self, tensor: torch.Tensor, ignored: bool = False, extra_bytes: int = 0) -> None:
+    def _events_of_plain_tensors(self) -> list[int | tuple[int]]:
+        """The events, with gradients added up in place.
+
+        Autograd adds the third and later gradients of one tensor to the sum of the first two in place, but not under
+        a dispatch mode: there each sum is a new one, and the old one is freed directly afterwards. Swapped, the two
+        cancel.
+        """
+        events = list(self._events)
+        for index, (event, following) in enumerate(itertools.pairwise(self._events)):
+            if isinstance(event, int) and isinstance(following, int) and {event, ~following} <= self._sums:
+                events[index], events[index + 1] = following, event
+        return events
+
+    def _register(self, tensor: torch.Tensor, extra_bytes: int = 0, ignored: bool = False) -> None:
         if tensor.layout != torch.strided:
             return
         storage = tensor.untyped_storage()

@@ -50,7 +50,7 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     key = cache_key(workload)
     profile = None if key is None else _cache.get(key)
     if profile is None:
-        with tracing_state():
+        with tracing_state(), torch.inference_mode(False), torch.enable_grad():
             profile = _Profiler(workload).run()
         if key is not None:
             _cache.put(key, profile)

@@ -101,7 +101,7 @@ def trace_step(
     liveness.add((*tensor_leaves(step.inputs), *tensor_leaves(step.targets)))
     calls = LayerCalls()
     autocast = torch.autocast("cpu", dtype=step.autocast or torch.bfloat16, enabled=step.autocast is not None)
-    with _phase_of_errors(tracer), torch.inference_mode(False), torch.enable_grad(), mode:
+    with _phase_of_errors(tracer), mode:
         with tracer, autocast:
             with calls.counting(step.model):
                 outputs = step.model(*step.inputs.args, **step.inputs.kwargs)
@@ -148,7 +148,7 @@ def forward_flops(step: Step, limit: int) -> int | None:
     """FLOPs of one forward pass, or None if it raises or dispatches more than ``limit`` operators."""
     tracer = Tracer(limit=limit)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), tracer:
+        with tracer:
             step.model(*step.inputs.args, **step.inputs.kwargs)
     except Exception:  # noqa: BLE001 - an input that the model does not accept tells nothing
         return None

@@ -86,7 +86,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             entry[1] += 1
         if self._liveness is not None:
-            self._liveness.note(cost, args, out)
+            self._liveness.note(cost, args, out, backward=self.phase == "backward")
         return out
 
     def _cost(

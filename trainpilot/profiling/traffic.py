@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainpilot.profiling.formulas import Call
+from trainpilot.profiling.workspace import saved_workspace_bytes
 
 if TYPE_CHECKING:
     from trainpilot.profiling.operators import OpKind
@@ -121,6 +122,22 @@ def _convolution_backward(call: Call) -> tuple[int, int]:
     return read, _size_of_outputs(call)
 
 
+def _recurrent(call: Call) -> tuple[int, int]:
+    """Weights are read at every step in principle, but stay in the cache; the saved workspace is written as well."""
+    read = sum(map(size_in_memory, tensors_in(call.args)))
+    written = _size_of_outputs(call)
+    if any(out.numel() == 0 for out in _outputs(call)):  # a fake workspace
+        written += saved_workspace_bytes(call.args)
+    return read, written
+
+
+def _recurrent_backward(call: Call) -> tuple[int, int]:
+    read = sum(map(size_in_memory, tensors_in(call.args)))
+    if call.args[-1].numel() == 0:
+        read += saved_workspace_bytes(call.args)
+    return read, _size_of_outputs(call)
+
+
 _SPECIAL: dict[str, Callable[[Call], tuple[int, int]]] = {
     "index": _rows_read,
     "_unsafe_index": _rows_read,
@@ -137,4 +154,6 @@ _SPECIAL: dict[str, Callable[[Call], tuple[int, int]]] = {
     "scatter_add": _scatter,
     "index_add": _scatter,
     "convolution_backward": _convolution_backward,
+    "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer_backward": _recurrent_backward,
 }

@@ -32,14 +32,15 @@ def workspace_bytes(kind: OpKind, sizes: Mapping[str, int], args: Sequence[Any])
     return 0 if formula is None else formula(sizes, args)
 
 
-def saved_workspace_bytes(kind: OpKind, args: Sequence[Any]) -> int:
+def saved_workspace_bytes(args: Sequence[Any]) -> int:
     """Bytes of the workspace that a recurrent layer returns and keeps for its backward pass.
 
     Fake tensors show it with no elements. It holds the gates and the hidden state of each step, and the states that
     enter and leave each step: three kinds in rows that fit input and hidden state, two in rows of the hidden state.
+
+    Args:
+        args: Positional arguments of ``aten.mkldnn_rnn_layer`` or its backward form, which start alike.
     """
-    if kind.base != "mkldnn_rnn_layer":
-        return 0
     steps, batch, width = args[0].shape
     itemsize = args[0].element_size()
     hidden = args[2].shape[1]
