@@ -8,7 +8,7 @@ from trainpilot.errors import BackendError, NonFiniteLossError
 _LONGEST_REASON = 500
 # PyTorch reports these as plain RuntimeErrors.
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "cannot allocate memory")
-_NO_KERNEL = ("not implemented for '", "no kernel image is available", "not currently supported on the")
+_NO_KERNEL = ("not implemented for '", "no kernel image is available", "not currently supported on the", "could not create a primitive")
 
 
 def failure_of(error: BaseException) -> tuple[Status, str]:

@@ -12,8 +12,8 @@ _OVER_CALIBRATION = 3.0
 _CPU_FLOPS_PER_S = {"float32": 6e9 * 64, "bfloat16": 6e9 * 2048, "float16": 6e9 * 2048}
 # More than any single device does densely.
 _ACCELERATOR_FLOPS_PER_S = {"cuda": 1e16, "xpu": 1e16, "mps": 1e15, "ane": 1e15}
-# A slow machine, for estimates that only decide whether a configuration is tried at all.
-_ASSUMED = {"matmul_flops_per_s": 1.5e10, "memory_bytes_per_s": 4e9, "dispatch_s": 2e-5}
+# An ordinary core, for estimates that only decide whether a configuration is tried at all.
+_ASSUMED = {"matmul_flops_per_s": 3e10, "memory_bytes_per_s": 6e9, "dispatch_s": 1e-5}
 
 
 def peak_flops_per_s(backend: str, threads: int, dtype: str, calibration: Mapping[str, float]) -> float | None:
@@ -32,7 +32,7 @@ def estimate_step_s(features: Mapping[str, float], threads: int, calibration: Ma
     Args:
         features: Features of a profile (``flops.<phase>``, ``bytes.<phase>``, ``calls.<phase>``).
         threads: CPU threads.
-        calibration: Figures for these threads; slow ones are assumed where there are none.
+        calibration: Figures for these threads; those of an ordinary core are assumed where there are none.
     """
     figures = _ASSUMED | {"matmul_flops_per_s": _ASSUMED["matmul_flops_per_s"] * threads} | dict(calibration)
 
