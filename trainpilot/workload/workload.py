@@ -193,7 +193,7 @@ class Workload:
             return self.model
         builder = self._reference.build if isinstance(self.model, str) else self.model
         try:
-            built = builder(**self.settings)  # type: ignore[operator]
+            built = builder(**self.settings)
         except TrainPilotError:
             raise
         except Exception as error:
