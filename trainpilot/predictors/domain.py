@@ -203,9 +203,14 @@ def _coordinates(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _usual_distance(points: NDArray[np.float64], models: NDArray[np.object_]) -> float:
-    """Median distance from a model to the nearest other model, at least a floor for nearly equal mixes."""
-    apart = np.sqrt(((points[:, None, :] - points[None, :, :]) ** 2).sum(axis=2))
-    apart[models[:, None] == models[None, :]] = np.inf
+    """Median distance from a mix to the nearest one of another model, at least a floor for nearly equal mixes."""
+    from scipy.spatial import cKDTree
+
+    _, member, sizes = np.unique(models.astype(str), return_inverse=True, return_counts=True)
+    # Among one more neighbour than a model has mixes, there is one of another model.
+    count = min(len(points), int(sizes.max()) + 1)
+    apart, neighbour = cKDTree(points).query(points, k=range(1, count + 1))
+    apart[member[neighbour] == member[:, None]] = np.inf
     nearest = apart.min(axis=1)
     finite = nearest[np.isfinite(nearest)]
     return max(float(np.median(finite)) if len(finite) else 0.0, 0.05)
