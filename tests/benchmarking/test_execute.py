@@ -12,7 +12,7 @@ from trainpilot.benchmarking.execute import execute
 from trainpilot.benchmarking.failures import failure_of
 from trainpilot.benchmarking.measurement import Measurement
 from trainpilot.benchmarking.rates import estimate_step_s, peak_flops_per_s
-from trainpilot.errors import BackendUnusableError, UnsupportedError
+from trainpilot.errors import BackendUnusableError, ModelError, UnsupportedError
 from trainpilot.workload import InputSpec, Workload
 
 TIMING = TimingLimits(target_s=0.02, warmup_s=0.01, max_s=1.0, min_windows=3, max_windows=20)
@@ -192,6 +192,12 @@ def test_an_allocation_beyond_the_memory_is_oom(tmp_path):
 )
 def test_what_an_exception_means(error, status):
     assert failure_of(error)[0] == status
+
+
+def test_an_exception_counts_as_what_caused_it():
+    wrapped = ModelError("net: the builder raised MemoryError")
+    wrapped.__cause__ = MemoryError()
+    assert failure_of(wrapped) == ("oom", "ModelError: net: the builder raised MemoryError")
 
 
 def test_reasons_are_short():

@@ -217,7 +217,7 @@ def test_quick_covers_every_family_and_holds_out_what_the_quickstart_predicts():
     small_cnn = zoo.get("small_cnn").resolve_settings({})
     for c in found:
         model, settings = c.workload["model"], c.workload["settings"]
-        assert (model, settings["width"] if "width" in settings else 0) != ("gpt", 96)
+        assert (model, settings.get("width", 0)) != ("gpt", 96)
         assert model != "mlp" or (settings["width"], settings["layers"]) != (384, 3)
         assert model != "small_cnn" or {**settings, "image_size": 0} != {**small_cnn, "image_size": 0}
 
