@@ -1,0 +1,111 @@
+"""Figures of the measuring harness, in one run with nothing else on the machine.
+
+    python benchmarks/harness.py [--sweep standard] [--only noise|share|guard]
+
+Prints, as one JSON document:
+
+* label noise of the ``noise`` sweep on one thread and on all: mean |first / second - 1|, for the label of one round and
+  for the median of two rounds, and the ratio of both;
+* the share of the wall time of a sweep that is spent inside timed or warm-up steps;
+* the share of rounds that the contention guard marks without and with a spinning process on another core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from trainpilot.benchmarking import load_sweep, this_site
+from trainpilot.store import NoiseReport, TimingStore, benchmark, noise_report, open_store
+
+_GUARD_SWEEP = """
+description = "Short configurations, to see which rounds the guard marks"
+rounds = 3
+[timing]
+target_s = 0.3
+warmup_s = 0.1
+[[space]]
+model = "mlp"
+threads = [1, "all"]
+batch_size = [16, 64, 256]
+[[space]]
+model = "small_cnn"
+threads = [1, "all"]
+batch_size = [8, 32]
+"""
+_SPIN = "while True: pass"
+
+
+def noise_figures(store: TimingStore, cores: int) -> dict[str, Any]:
+    """Label noise by number of threads, contended rounds left out."""
+    summary = benchmark("noise", store=store, resume=False)
+    report = noise_report(store, sweep="noise")
+    groups = {"1 thread": "1 thread", "all threads": f"{cores} threads"}
+    return {
+        "rows": summary.counts,
+        "contended": report.contended,
+        **{name: _group_figures(report, group) for name, group in groups.items()},
+    }
+
+
+def _group_figures(report: NoiseReport, group: str) -> dict[str, float | None]:
+    found = {entry.statistic: entry.mean for entry in report.entries if entry.group == group}
+    one, two = found.get("median"), found.get("median, median of 2 rounds")
+    return {
+        "one_round": one,
+        "median_of_two_rounds": two,
+        "ratio": None if not one or two is None else two / one,
+        "best_statistic": min(found, key=lambda name: found[name], default=None),  # type: ignore[dict-item]
+    }
+
+
+def share_in_steps(store: TimingStore, sweep: str) -> dict[str, float]:
+    """Share of the wall time that a sweep spends inside training steps."""
+    summary = benchmark(sweep, store=store, resume=False)
+    return {"elapsed_s": summary.elapsed_s, "share": summary.stepping_s / summary.elapsed_s}
+
+
+def guard_figures(store: TimingStore, folder: Path) -> dict[str, float]:
+    """Share of the rounds that are marked on the machine as it is, and beside a spinning process."""
+    path = folder / "guard.toml"
+    path.write_text(_GUARD_SWEEP, encoding="utf-8")
+    sweep = load_sweep(path)
+    quiet = benchmark(sweep, store=store, resume=False)
+    neighbour = subprocess.Popen([sys.executable, "-c", _SPIN])
+    try:
+        beside = benchmark(sweep, store=store, resume=False)
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+    return {
+        "marked_when_quiet": quiet.contended / quiet.measured,
+        "marked_beside_a_neighbour": beside.contended / beside.measured,
+    }
+
+
+def main() -> None:
+    """Run all figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweep", default="standard", help="sweep whose share of time in steps is measured")
+    parser.add_argument("--only", choices=("noise", "share", "guard"), help="one of the three figures")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        figures: dict[str, Any] = {}
+        with open_store(f"sqlite:///{folder / 'harness.sqlite'}") as store:
+            if options.only in (None, "guard"):
+                figures["guard"] = guard_figures(store, folder)
+            if options.only in (None, "noise"):
+                figures["noise"] = noise_figures(store, this_site().cores)
+            if options.only in (None, "share"):
+                figures["share_in_steps"] = share_in_steps(store, options.sweep)
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
