@@ -37,7 +37,18 @@ def table(p: tp.WorkloadProfile) -> dict[Any, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    ["large_mlp", "dlrm", "small_cnn", "mobilenet", "unet", "transformer", "rotary_gpt", "vit", "gru", "text_embedding"],
+    [
+        "large_mlp",
+        "dlrm",
+        "small_cnn",
+        "mobilenet",
+        "unet",
+        "transformer",
+        "rotary_gpt",
+        "vit",
+        "gru",
+        "text_embedding",
+    ],
 )
 def test_fake_and_real_trace_are_equal(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     workload = tp.Workload(name, batch_size=2)

@@ -97,7 +97,9 @@ def test_parts_add_up_to_at_least_the_peak() -> None:
 
 
 def test_parts_of_a_linear_layer() -> None:
-    p = of(nn.Linear(64, 32, bias=False), torch.randn(8, 64), optimizer="sgd", loss=lambda outputs, targets: outputs.sum())
+    p = of(
+        nn.Linear(64, 32, bias=False), torch.randn(8, 64), optimizer="sgd", loss=lambda outputs, targets: outputs.sum()
+    )
     memory = p.memory
     assert (memory.weights_bytes, memory.buffers_bytes, memory.optimizer_bytes) == (8_192, 0, 0)
     assert memory.gradients_bytes == 8_192

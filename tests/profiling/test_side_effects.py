@@ -233,9 +233,14 @@ def test_the_mode_of_the_caller_does_not_count() -> None:
 
 def test_random_state_is_kept_when_the_guarded_block_raises() -> None:
     state = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), tracing_state():
-        torch.rand(3)
-        1 / 0
+
+    def draw_and_fail() -> None:
+        with tracing_state():
+            torch.rand(3)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        draw_and_fail()
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -125,6 +125,8 @@ class _Stamper:
         if isinstance(value, torch.Tensor):
             return value.shape, value.stride(), value.dtype, value.requires_grad, value.device
         if isinstance(value, nn.Module):
+            if isinstance(value, torch.jit.ScriptModule):
+                raise TypeError("the attributes of a scripted module are not visible")
             self.holders.append(weakref.ref(value))
             return self._modules(value)
         if isinstance(value, ModelInputs):

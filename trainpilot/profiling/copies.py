@@ -90,6 +90,8 @@ class ModelCopier:
             inner = unwrap(value)
             if inner is not value:
                 return self._value(inner)
+            if isinstance(value, torch.jit.ScriptModule):
+                return self._remember(value, _copied_script(value))
             if _copies_plainly(kind):
                 return self._module(value)
         if kind is dict or kind is OrderedDict:
@@ -223,6 +225,14 @@ def to_real(tensor: torch.Tensor) -> torch.Tensor:
         lazy: torch.Tensor = kind(requires_grad=tensor.requires_grad, device="cpu", dtype=tensor.dtype)
         return lazy
     return tensor.detach().to("cpu", copy=True)
+
+
+def _copied_script(module: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
+    with torch.no_grad():  # else the copies are results of the originals, to which gradients would flow
+        copied = copy.deepcopy(module)
+    for original, parameter in zip(module.parameters(), copied.parameters(), strict=True):
+        parameter.requires_grad_(original.requires_grad)
+    return copied
 
 
 def _copies_plainly(kind: type) -> bool:

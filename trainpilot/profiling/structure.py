@@ -65,7 +65,7 @@ def unwrap(module: nn.Module) -> nn.Module:
     """The module inside data-parallel and compiled wrappers."""
     while True:
         inner = getattr(module, "module", None) if type(module).__name__ in _WRAPPERS else None
-        inner = inner or module._modules.get("_orig_mod")
+        inner = inner or getattr(module, "_orig_mod", None)
         if not isinstance(inner, nn.Module):
             return module
         module = inner
@@ -93,7 +93,9 @@ class LayerCalls:
         def called(_module: nn.Module, _inputs: object) -> None:
             self.depth += 1
 
-        handles = [layer.register_forward_pre_hook(called) for layer in _layers(model)]
+        # Calls inside a scripted module are not visible.
+        layers = [layer for layer in _layers(model) if not isinstance(layer, torch.jit.ScriptModule)]
+        handles = [layer.register_forward_pre_hook(called) for layer in layers]
         try:
             yield
         finally:
@@ -110,12 +112,10 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
         if id(module) in seen:
             continue
         seen.add(id(module))
-        children = [
-            child for name, child in module._modules.items() if child is not None and name != "parametrizations"
-        ]
+        children = [child for name, child in module.named_children() if name != "parametrizations"]
         if children and not isinstance(module, nn.MultiheadAttention):
             stack.extend(children)
-        elif any(p is not None for p in module._parameters.values()) or is_parametrized(module):
+        elif next(module.parameters(recurse=False), None) is not None or is_parametrized(module):
             yield module
 
 

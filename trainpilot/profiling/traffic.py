@@ -47,6 +47,8 @@ def traffic(kind: OpKind, call: Call) -> tuple[int, int]:
     special = _SPECIAL.get(kind.base)
     if special is not None:
         return special(call)
+    if kind.base.endswith("_like") or kind.base.startswith("new_"):  # the argument only tells the shape
+        return 0, _size_of_outputs(call)
     read = sum(map(size_in_memory, tensors_in(call.args)))
     read += sum(map(size_in_memory, tensors_in(call.kwargs.values())))
     if not kind.mutated:

@@ -42,7 +42,7 @@ def module_identity(model: nn.Module) -> str:
         [
             name,
             f"{type(module).__module__}.{type(module).__qualname__}",
-            function_identity(type(module).forward),
+            function_identity(getattr(type(module), "forward", None)),
             module.training,
             [[key, _plain(value)] for key, value in vars(module).items() if not key.startswith("_")],
             list(tensors(module._parameters)),
@@ -53,7 +53,7 @@ def module_identity(model: nn.Module) -> str:
     return digest(parts)
 
 
-def function_identity(function: Callable[..., Any]) -> str:
+def function_identity(function: Callable[..., Any] | None) -> str:
     """Name a function by its qualified name, its byte code, and plain values in its closure and defaults."""
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     code = getattr(function, "__code__", None)

@@ -1,0 +1,267 @@
+"""Kinds of models that people bring: wrapped, parametrised, quantised, sparse, complex, huge, scripted."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, rnn
+
+import trainpilot as tp
+from trainpilot.errors import ModelError, NothingToTrainError
+from trainpilot.profiling import count_operations, profile
+
+from .test_flops import of
+
+
+def test_data_parallel_wrapper_counts_as_its_module() -> None:
+    inner = nn.Linear(8, 4)
+    wrapped = of(nn.DataParallel(inner), torch.randn(2, 8))
+    assert (wrapped.params, wrapped.forward_flops, wrapped.layers) == (36, 128, 1)
+
+
+def test_compiled_wrapper_counts_as_its_module() -> None:
+    class OptimizedModule(nn.Module):
+        """As ``torch.compile`` returns it, without loading the compiler."""
+
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self._orig_mod = module
+
+        def forward(self, *args: Any) -> Any:
+            raise AssertionError("the compiled code must not run")
+
+    assert of(OptimizedModule(nn.Linear(8, 4)), torch.randn(2, 8)).forward_flops == 128
+    nested = nn.Sequential(OptimizedModule(nn.Linear(8, 4)), nn.Linear(4, 2))
+    assert of(nested, torch.randn(2, 8)).forward_flops == 128 + 32
+
+
+@pytest.mark.parametrize("wrap", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_parametrised_layer_is_one_layer(wrap: Any) -> None:
+    model = wrap(nn.Linear(8, 4))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    p = of(model, torch.randn(2, 8))
+    assert (p.layers, p.depth) == (1, 1)
+    assert sum(g.flops for g in p.op_groups if g.op == "aten.addmm") == 128
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_hook_based_weight_norm() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.utils.weight_norm(nn.Linear(8, 4))
+    model(torch.randn(2, 8))  # leaves a non-leaf tensor as an attribute, which deepcopy would refuse
+    assert of(model, torch.randn(2, 8)).forward_flops == 128
+
+
+def test_low_rank_adapter() -> None:
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = nn.Linear(64, 64).requires_grad_(False)
+            self.down = nn.Linear(64, 4, bias=False)
+            self.up = nn.Linear(4, 64, bias=False)
+
+        def forward(self, x):
+            return self.base(x) + self.up(self.down(x))
+
+    p = of(Adapted(), torch.randn(2, 64), optimizer="adam")
+    adapter = 2 * 2 * 64 * 4
+    assert p.trainable_params == 512
+    assert p.forward_flops == 2 * 2 * 64 * 64 + 2 * adapter
+    # The base needs no gradient at all; down needs one by its weight, up one by each operand.
+    assert p.backward_flops == 3 * adapter
+    assert p.memory.optimizer_bytes == 8 * 512
+
+
+def test_custom_autograd_function() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x @ weight
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            return grad @ weight.t(), x.t() @ grad
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8, 4))
+
+        def forward(self, x):
+            return Twice.apply(x, self.weight)
+
+    p = of(Model(), torch.randn(2, 8))
+    assert (p.forward_flops, p.backward_flops) == (128, 256)  # it computes both gradients, needed or not
+
+
+def test_quantised_model_is_refused_for_training_but_can_be_counted() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2)), {nn.Linear})
+        with pytest.raises(ModelError, match=r"0 \(Linear\) is quantised.*no gradients"):
+            of(model, torch.randn(2, 8))
+        with torch.no_grad():
+            counts = count_operations(model, (torch.randn(2, 8),))
+    assert counts.forward_flops == 2 * 2 * 8 * 4 + 2 * 2 * 4 * 2
+    assert counts.uncounted_ops == {}
+
+
+def test_sparse_gradients() -> None:
+    model = nn.Sequential(nn.EmbeddingBag(1000, 16, sparse=True), nn.Linear(16, 2))
+    p = of(model, torch.randint(0, 1000, (4, 7)), optimizer="sgd")
+    assert p.forward_flops == 2 * 4 * 16 * 2
+    with pytest.raises(ModelError, match="optimizer raised RuntimeError: Adam does not support sparse gradients"):
+        of(model, torch.randint(0, 1000, (4, 7)), optimizer="adam")
+
+
+def test_packed_sequences_run_on_real_tensors() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 16, batch_first=True)
+
+        def forward(self, x, lengths):
+            packed = rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return self.lstm(packed)[1][0]
+
+    p = of(Packed(), (torch.randn(3, 10, 8), torch.tensor([10, 6, 2])))
+    assert p.data_dependent
+    assert p.forward_flops == 2 * (10 + 6 + 2) * 4 * 16 * (8 + 16)
+
+
+def test_operator_without_a_shape_rule_runs_on_real_tensors() -> None:
+    library = torch.library.Library("trainpilot_test", "DEF")
+    library.define("double(Tensor x) -> Tensor")
+    library.impl("double", lambda x: x * 2, "CPU")
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.l(torch.ops.trainpilot_test.double(x))
+
+    p = of(Model(), torch.randn(2, 4))
+    assert not p.data_dependent
+    assert p.uncounted_ops == {"trainpilot_test.double": 1}
+    assert p.forward_flops == 64
+    assert any("no shape-only form" in note for note in p.notes)
+
+
+def test_scripted_model() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.jit.script(nn.Sequential(nn.Linear(8, 4), nn.ReLU()))
+    p = of(model, torch.randn(2, 8))
+    assert (p.params, p.forward_flops, p.data_dependent) == (36, 128, False)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_value_dependent_model_on_the_meta_device_cannot_be_profiled() -> None:
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.l(x) if x.sum() > 0 else x
+
+    with torch.device("meta"):
+        model, x = Reading(), torch.randn(2, 4)
+    with pytest.raises(ModelError, match="needs values, but the model or its inputs are on the meta device"):
+        of(model, x)
+
+
+def test_large_builder_is_built_without_memory() -> None:
+    devices = []
+
+    def build() -> nn.Module:
+        model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)])
+        devices.append(model[0].weight.device.type)
+        return model
+
+    p = profile(tp.Workload(build, lambda n: torch.randn(n, 4096), batch_size=2))
+    assert p.params == 8 * (4096 * 4096 + 4096)
+    assert devices == ["meta"]  # the first attempt was stopped before it got so far
+
+
+def test_small_builder_is_built_as_it_is() -> None:
+    def build() -> nn.Module:
+        width = int(torch.linspace(2, 8, 4)[-1].item())  # reads a value, as constructors of real models do
+        return nn.Linear(width, 4)
+
+    assert profile(tp.Workload(build, lambda n: torch.randn(n, 8), batch_size=2)).forward_flops == 128
+
+
+def test_builder_of_a_large_model_that_reads_values() -> None:
+    def build() -> nn.Module:
+        layers = [nn.Linear(9000, 9000) for _ in range(1)]
+        return nn.Sequential(*layers, nn.Linear(9000, int(torch.ones(1).item())))
+
+    p = profile(tp.Workload(build, lambda n: torch.randn(n, 9000), batch_size=2))
+    assert p.params == 9000 * 9000 + 9000 + 9001
+
+
+def test_double_precision_and_mixed_precision() -> None:
+    model, x = nn.Linear(8, 4), torch.randn(2, 8)
+    assert of(model, x).dtype == "float32"
+    half = of(model, x, dtype="bfloat16")
+    assert half.dtype == "bfloat16"
+    assert half.forward_flops == 128
+    assert half.features["calls.copy"] > of(model, x).features["calls.copy"]  # the casts
+    assert of(nn.Linear(8, 4).double(), x.double()).dtype == "float64"
+
+
+def test_model_without_parameters_is_nothing_to_train() -> None:
+    with pytest.raises(NothingToTrainError):
+        of(nn.ReLU(), torch.randn(2, 4))
+
+
+def test_loss_that_depends_on_nothing() -> None:
+    with pytest.raises(ModelError, match="does not depend on any trainable parameter"):
+        of(nn.Linear(4, 4), torch.randn(2, 4), loss=lambda outputs, targets: outputs.detach().sum())
+
+
+def test_tied_view_of_one_storage_stays_tied() -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            flat = torch.randn(20)
+            self.a = nn.Parameter(flat[:8].view(2, 4))
+            self.b = nn.Parameter(flat[8:16].view(4, 2))
+
+        def forward(self, x):
+            return x @ self.b @ self.a
+
+    p = of(Views(), torch.randn(3, 4))
+    assert (p.params, p.forward_flops) == (16, 2 * 3 * 4 * 2 * 2)
+
+
+def test_parameters_that_share_a_storage_count_once() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4, bias=False)
+            self.b = nn.Linear(4, 4, bias=False)
+            self.b.weight = nn.Parameter(self.a.weight.data)
+
+        def forward(self, x):
+            return self.b(self.a(x))
+
+    p = of(Shared(), torch.randn(3, 4))
+    assert (p.params, p.param_bytes, p.layers) == (16, 64, 2)
+
+
+def test_lazy_model_inside_a_wrapper_with_batch_norm() -> None:
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(2))
+    p = of(model, torch.randn(2, 3, 6, 6), loss=None)
+    assert p.params == (3 * 9 * 4 + 4) + 8 + (64 * 2 + 2)
+    assert isinstance(model[1], nn.LazyBatchNorm2d)
