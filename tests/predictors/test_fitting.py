@@ -170,6 +170,11 @@ def test_a_damaged_predictor_in_use_is_replaced_with_a_warning():
     assert load_active("cpu") is not None
 
 
+def test_contended_rows_that_had_to_be_used_are_reported():
+    found = fit_rows([dataclasses.replace(row, contended=True) for row in dataset(**SMALL)]).fits[0]
+    assert "24 of 24 rows were measured while something else used the machine" in found.warnings[0]
+
+
 def test_a_damaged_pointer_is_refused_and_repaired_by_the_next_fit(tmp_path):
     rows = dataset(**SMALL)
     fit_rows(rows, folder=tmp_path)

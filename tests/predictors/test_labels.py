@@ -56,14 +56,22 @@ def test_other_settings_are_other_configurations():
     assert len(set(labels.table.context)) == 4
 
 
-def test_disturbed_repetitions_go_where_a_quiet_one_is_left():
+def test_disturbed_repetitions_go_where_a_steady_one_is_left():
     rows = [row(0.1), row(9.0, repetition=1, contended=True), row(5.0, repetition=2, noisy=True)]
     labels = clean(frame(rows))
     assert list(labels.values["step_time_s"]) == [0.1]
-    assert sum(labels.dropped.values()) == 2
-    only = clean(frame([row(9.0, contended=True)]))
-    assert list(only.values["step_time_s"]) == [9.0]
-    assert only.dropped == {}
+    assert labels.dropped == {"disturbed, and another repetition is not": 2}
+    assert labels.contended == 0
+
+
+def test_rows_taken_under_contention_are_left_out_unless_there_is_hardly_anything_else():
+    disturbed = [row(9.0, model=f"d{i}", contended=True) for i in range(5)]
+    few = clean(frame([*disturbed, *(row(model=str(i)) for i in range(7))]))
+    assert len(few.table) == 12
+    assert few.contended == 5
+    enough = clean(frame([*disturbed, *(row(model=str(i)) for i in range(8))]))
+    assert list(enough.values["step_time_s"]) == [0.1] * 8
+    assert enough.dropped == {"something else used the machine": 5}
 
 
 def test_setup_is_everything_before_the_first_regular_step():

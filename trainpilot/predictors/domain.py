@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from trainpilot.predictors.table import WorkTable
 
 # An amount counts as outside only if it is clearly beyond what was seen, and only if it matters for the time.
-_BEYOND = 1.25
-_MATERIAL_SHARE = 0.05
+_BEYOND = 2.0
+_MATERIAL_SHARE = 0.1
 # A mix of operators is unlike all that was seen if the nearest one is this many usual distances away.
 _UNLIKE = 4.0
 # Intensities are logarithms of FLOPs per byte; a factor of e there weighs as much as a share of 0.15 of the work.

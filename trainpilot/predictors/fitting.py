@@ -203,6 +203,11 @@ def _fit_backend(name: str, labels: Labels, folder: Path | None, promote: bool) 
     except ArtifactError as error:
         champion = None
         warnings.append(f"the predictor in use could not be read and is replaced: {error}")
+    if labels.contended:
+        warnings.append(
+            f"{labels.contended} of {labels.rows} rows were measured while something else used the machine, "
+            "because hardly any others are there: measure again when it is idle"
+        )
     better, decision = _compare(champion, challenger, labels)
     promoted = better and promote
     version = None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # No step of a training run takes a day: such a label is a fault of the clock or the unit.
 LONGEST_STEP_S = 86_400.0
+LEAST_QUIET_CONFIGURATIONS = 8
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Labels:
         figures: Calibration figures by context: medians over the rows.
         rows: Rows that were used.
         dropped: Rows that were not used, by reason.
+        contended: Rows among those used that were measured while something else used the machine.
         noise: Mean relative difference between two repetitions (``mean``) and how many configurations have
             repetitions (``configurations``); ``mean`` is None if none has.
         data_hash: Hash of the rows used and their labels.
@@ -44,6 +46,7 @@ class Labels:
     figures: dict[Any, dict[str, float]]
     rows: int
     dropped: dict[str, int]
+    contended: int
     noise: dict[str, Any]
     data_hash: str
 
@@ -65,17 +68,18 @@ def clean(frame: pd.DataFrame) -> Labels:
             dropped[reason] += 1
         else:
             kept.append(row)
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in kept:
-        groups.setdefault((row["workload_hash"], context_of_row(row)), []).append(row)
+    quiet = [row for row in kept if not row.get("contended")]
+    # Under contention threads wait for each other and a step takes up to hundreds of times as long, so such labels
+    # are left out, unless there is hardly anything else.
+    if len(_by_configuration(quiet)) >= LEAST_QUIET_CONFIGURATIONS and len(quiet) < len(kept):
+        dropped["something else used the machine"] += len(kept) - len(quiet)
+        kept = quiet
+    groups = _by_configuration(kept)
     for key, rows in groups.items():
-        for flag, reason in (("contended", "something else used the machine"), ("noisy", "the spread was too large")):
-            quiet = [row for row in rows if not row.get(flag)]
-            # Where every repetition is disturbed, a disturbed label is still better than none.
-            if quiet and len(quiet) < len(rows):
-                dropped[f"{reason}, and another repetition is fine"] += len(rows) - len(quiet)
-                rows = quiet
-        groups[key] = rows
+        steady = [row for row in rows if not row.get("noisy") and not row.get("contended")]
+        if steady and len(steady) < len(rows):
+            dropped["disturbed, and another repetition is not"] += len(rows) - len(steady)
+            groups[key] = steady
     used = [row for rows in groups.values() for row in rows]
     firsts = [rows[0] for rows in groups.values()]
     return Labels(
@@ -87,9 +91,17 @@ def clean(frame: pd.DataFrame) -> Labels:
         figures=_figures(used),
         rows=len(used),
         dropped=dict(dropped),
+        contended=sum(bool(row.get("contended")) for row in used),
         noise=_noise(list(groups.values())),
         data_hash=_hash(used),
     )
+
+
+def _by_configuration(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["workload_hash"], context_of_row(row)), []).append(row)
+    return groups
 
 
 def _fault(row: dict[str, Any]) -> str:
