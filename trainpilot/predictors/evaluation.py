@@ -101,7 +101,7 @@ def _folds(split: str, labels: Labels) -> list[Fold]:
     if split == "leave_one_family_out":
         return family_folds(table)
     if split == "largest_fifth":
-        return size_folds(table, price_step_s(table, labels.figures).sum(axis=1), smallest=False)
+        return size_folds(table, price_step_s(table, labels.figures).sum(axis=1))
     return machine_folds(table)
 
 

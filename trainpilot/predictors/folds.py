@@ -18,7 +18,6 @@ Kind = Literal["family", "model", "size", "machine"]
 OPERATOR_FAMILY = "operator"
 _MOST_FAMILY_FOLDS = 12
 _MODEL_FOLDS = 5
-_SIZE_SHARE = 0.2
 _LEAST_MODELS_FOR_SIZE = 10
 
 
@@ -28,7 +27,7 @@ class Fold:
 
     Attributes:
         kind: ``family`` (leave one family out), ``model`` (a fifth of the models), ``size`` (the largest or the
-            smallest fifth of the models), ``machine`` (leave one machine out).
+            smallest models), ``machine`` (leave one machine out).
         name: What is held out, in words.
         held: Positions that are held out.
         train: Positions that the predictor is fitted on; no model is in both, except for ``machine``.
@@ -76,21 +75,27 @@ def model_folds(table: WorkTable, folds: int = _MODEL_FOLDS) -> list[Fold]:
     ]
 
 
-def size_folds(table: WorkTable, size: NDArray[np.float64], *, smallest: bool = True) -> list[Fold]:
-    """Hold out the largest fifth of the models, and the smallest; empty if there are fewer than ten.
+def size_folds(
+    table: WorkTable, size: NDArray[np.float64], *, share: float = 0.2, smallest: bool = False
+) -> list[Fold]:
+    """Hold out the largest models, and perhaps the smallest; empty if there are fewer than ten models.
 
     Args:
         table: n steps.
         size: What is called large, shape (n,).
-        smallest: Whether the smallest fifth is a fold too.
+        share: Part of the models that is held out.
+        smallest: Whether the smallest ones are a fold too.
     """
     judged = family_groups(table) != OPERATOR_FAMILY
     models = sorted(set(table.model_hash[judged]))
     if len(models) < _LEAST_MODELS_FOR_SIZE:
         return []
     ordered = sorted(models, key=lambda model: (float(np.median(size[table.model_hash == model])), model))
-    count = max(1, round(_SIZE_SHARE * len(ordered)))
-    ends = [("largest fifth", ordered[-count:]), *([("smallest fifth", ordered[:count])] if smallest else [])]
+    count = max(1, round(share * len(ordered)))
+    ends = [
+        (f"largest {share:.0%}", ordered[-count:]),
+        *([(f"smallest {share:.0%}", ordered[:count])] if smallest else []),
+    ]
     return [_fold(table, "size", name, np.isin(table.model_hash, part) & judged) for name, part in ends]
 
 

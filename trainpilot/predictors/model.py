@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # With fewer models than this, trees can only learn them by heart.
 _LEAST_MODELS_FOR_TREES = 8
+# Held out at each end of the sizes, so that the error of going beyond the data is known even from a small sweep.
+_EXTRAPOLATED_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         if not len(table) or labels.shape != (len(table),):
             raise PredictorError(f"{len(table)} steps and labels of shape {labels.shape} do not match")
         priced = price_step_s(table, figures)
-        folds = [*family_folds(table), *model_folds(table), *size_folds(table, priced.sum(axis=1))]
+        size = size_folds(table, priced.sum(axis=1), share=_EXTRAPOLATED_SHARE, smallest=True)
+        folds = [*family_folds(table), *model_folds(table), *size]
         parts = [self._hold_out(fold, table, labels, priced) for fold in folds if len(fold.train)]
         self.held_out_ = HeldOut.join(parts) if parts else None
         self.shrinkage_ = Shrinkage() if self.held_out_ is None else learn_shrinkage(self.held_out_)
