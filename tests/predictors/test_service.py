@@ -204,6 +204,21 @@ def test_the_last_batch_is_priced_at_its_own_size(predictor):
     assert any("last batch has 4 samples" in note for note in found.notes)
 
 
+def test_a_profile_of_another_batch_size_is_scaled(predictor):
+    half = ask(row(), predictor=predictor, plan=workload(8))
+    expected = ask(row(batch=8), predictor=predictor, plan=workload(8))
+    assert half.step_time_s.value == pytest.approx(expected.step_time_s.value, rel=0.1)
+
+
+def test_operators_without_a_formula_leave_no_valid_interval(predictor):
+    profile = dataclasses.replace(profile_of(row()), uncounted_ops={"aten.fft": 2})
+    found = service.predict(workload(), settings=ONE_THREAD, profile=profile, predictor=predictor)
+    assert found.source == "learned"
+    assert found.step_time_s.low is None
+    assert not found.in_range
+    assert any("no formula" in note for note in found.notes)
+
+
 def test_accumulation_saves_optimizer_steps(predictor):
     asked = row("embedding")
     each = ask(asked, predictor=predictor, plan=workload(16, epochs=1)).epoch_time_s.value

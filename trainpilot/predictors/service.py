@@ -98,7 +98,8 @@ def predict(
             notes.append(f"the predictor in use cannot be read and is left out: {error}")
     threads = usable_cores() if settings.threads is None else settings.threads
     context = Context(_machine_id(given), backend, threads, settings.dtype, settings.memory_format)
-    table = table_of_profile(profile, context)
+    # A batch that cannot be traced (batch normalisation of one sample) is traced at another size.
+    table = table_of_profile(profile, context, batch_scale=workload.plan.batch_size / profile.batch_size)
     known: _Known | None = None
     if predictor is not None:
         try:
@@ -115,6 +116,9 @@ def predict(
         if calibration is None:
             return _unknown(backend, profile, notes)
         known = _analytic(calibration, table)
+    if profile.uncounted_ops and known.step.low is not None:
+        known = dataclasses.replace(known, step=Estimate(known.step.value), in_range=False)
+        notes.append("no interval is valid where some operators have no formula for their FLOPs")
     return _assemble(workload.plan, profile, known, table, [*notes, *known.notes, *profile.notes])
 
 
@@ -181,18 +185,18 @@ def _assemble(
         part = table_of_profile(profile, context, batch_scale=batch_scale, phases=phases)
         return min(1.0, float((known.seconds(part) / known.seconds(table))[0]))
 
-    micro = share(1.0, _MICRO_PHASES)
+    full_scale = plan.batch_size / profile.batch_size
+    micro = share(full_scale, _MICRO_PHASES)
     last = None
     if plan.last_batch_size:
-        scale = min(1.0, plan.last_batch_size / profile.batch_size)
-        last = _scaled(known.step, share(scale, _MICRO_PHASES))
+        last = _scaled(known.step, share(plan.last_batch_size / profile.batch_size, _MICRO_PHASES))
         # Counts are proportional to the batch, and a second trace would fail where a batch of one sample cannot run.
         notes.append(
             f"the last batch has {plan.last_batch_size} samples: its time is scaled from the trace of a full batch"
         )
     validation = None
     if plan.validation_batches:
-        validation = _scaled(known.step, share(1.0, ("forward",)))
+        validation = _scaled(known.step, share(full_scale, ("forward",)))
         notes.append("validation is priced as the forward part of the training step")
     setup = known.others.get(SETUP_TIME.name)
     if setup is None:
