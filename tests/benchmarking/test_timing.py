@@ -275,8 +275,8 @@ def test_a_change_of_unit_changes_no_outlier_and_scales_the_quantiles(values, fa
     assert 0 <= count_outliers(values) < len(values)
 
 
-@settings(max_examples=30)
-@given(st.floats(1e-4, 3.0), st.floats(1.0, 10.0))
+@settings(max_examples=20)
+@given(st.floats(2e-3, 3.0), st.floats(1.0, 10.0))
 def test_constant_steps_give_exactly_their_time(seconds, factor):
     clock = FakeClock()
     timing = measure_steps(clock.step([seconds * factor], seconds), nothing, clock=clock, tick_s=0.0)
