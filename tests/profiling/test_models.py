@@ -265,3 +265,97 @@ def test_lazy_model_inside_a_wrapper_with_batch_norm() -> None:
     p = of(model, torch.randn(2, 3, 6, 6), loss=None)
     assert p.params == (3 * 9 * 4 + 4) + 8 + (64 * 2 + 2)
     assert isinstance(model[1], nn.LazyBatchNorm2d)
+
+
+def test_example_inputs_of_another_batch_size_are_noted() -> None:
+    p = of(nn.Linear(8, 4), torch.randn(2, 8), batch_size=16)
+    assert p.forward_flops == 128
+    assert any("hold 2 samples" in note and "batch of 16" in note for note in p.notes)
+    assert of(nn.Linear(8, 4), torch.randn(2, 8)).notes == ()
+
+
+def test_mixture_of_experts_routed_by_value() -> None:
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Linear(8, 4)
+            self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x):
+            weights, chosen = self.gate(x).softmax(-1).topk(2)
+            result = torch.zeros_like(x)
+            for index, expert in enumerate(self.experts):
+                rows, slots = torch.where(chosen == index)
+                result.index_add_(0, rows, expert(x[rows]) * weights[rows, slots, None])
+            return result
+
+    p = of(Mixture(), torch.randn(10, 8))
+    assert p.data_dependent
+    assert p.forward_flops == 2 * 10 * 8 * 4 + 2 * 2 * 10 * 8 * 8  # each row meets two experts
+    assert p.uncounted_ops == {}
+
+
+def test_spectral_layer_counts_complex_products_and_reports_transforms() -> None:
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 4, 5, dtype=torch.cfloat))
+            self.local = nn.Conv1d(4, 4, 1)
+
+        def forward(self, x):
+            spectrum = torch.fft.rfft(x)
+            kept = torch.einsum("bix,iox->box", spectrum[..., :5], self.weight)
+            return torch.fft.irfft(kept, n=x.shape[-1]) + self.local(x)
+
+    p = of(Spectral(), torch.randn(2, 4, 32))
+    assert p.forward_flops == 8 * 2 * 4 * 4 * 5 + 2 * 2 * 4 * 32 * 4
+    assert set(p.uncounted_ops) == {"aten._fft_r2c", "aten._fft_c2r"}
+
+
+def test_cells_unrolled_by_hand() -> None:
+    class Cells(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.LSTMCell(4, 8)
+            self.second = nn.GRUCell(8, 8)
+
+        def forward(self, x):
+            h, c, g = (torch.zeros(x.shape[0], 8) for _ in range(3))
+            for t in range(x.shape[1]):
+                h, c = self.first(x[:, t], (h, c))
+                g = self.second(h, g)
+            return g
+
+    p = of(Cells(), torch.randn(3, 5, 4))
+    by_x, by_h, by_g = 2 * 3 * 32 * 4, 2 * 3 * 32 * 8, 2 * 3 * 24 * 8
+    assert p.forward_flops == 5 * (by_x + by_h + 2 * by_g)
+    # x and the initial states need no gradient.
+    assert p.backward_flops == 5 * by_x + 9 * by_h + 10 * by_g + 9 * by_g
+    assert (p.has_rnn, p.depth) == (True, 10)
+
+
+def test_gradient_penalty_differentiates_twice() -> None:
+    class Penalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+
+        def forward(self, x):
+            x = x.clone().requires_grad_()
+            y = self.l(x)
+            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            return y.mean() + (gradient.norm(dim=1) - 1).pow(2).mean()
+
+    p = of(Penalised(), torch.randn(3, 8), loss=None)
+    wide, narrow = 2 * 3 * 8 * 8, 2 * 3 * 8
+    assert p.forward_flops == 2 * (wide + narrow)
+
+
+def test_optimizer_that_needs_a_closure_is_explained() -> None:
+    with pytest.raises(ModelError, match="optimizer raised TypeError.*closure"):
+        of(nn.Linear(4, 4), torch.randn(2, 4), optimizer=torch.optim.LBFGS)
+
+
+def test_error_of_the_model_is_one_line_with_its_name() -> None:
+    with pytest.raises(ModelError, match=r"^Linear: forward raised RuntimeError: mat1 and mat2 shapes"):
+        of(nn.Linear(8, 8), torch.randn(2, 9))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import torch
 from torch import nn
@@ -64,3 +66,12 @@ def test_profile_is_json_and_a_mapping() -> None:
     assert p["forward_flops"] == content["forward_flops"] == p.forward_flops
     assert p.family == "rnn"
     assert set(p) == set(content)
+
+
+def test_reading_a_profile_loads_no_torch() -> None:
+    code = (
+        "import sys; from trainpilot.profiling import WorkloadProfile, OpGroup, features_of, profile, profile_table; "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -88,7 +88,8 @@ _COPY = _names("""
     reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d
     replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
     replication_pad3d_backward block_diag diag_embed one_hot lift_fresh_copy lift _pin_memory narrow contiguous
-    _pack_padded_sequence _to_dense to_sparse _coalesce _chunk_cat unsafe_split unsafe_split_with_sizes
+    _nested_tensor_from_mask_left_aligned _nested_tensor_from_mask _pack_padded_sequence _to_dense to_sparse
+    _coalesce _chunk_cat unsafe_split unsafe_split_with_sizes
     hann_window hamming_window resize resize_as nonzero_static view_as cartesian_prod _reshape_copy
     _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward expand t permute transpose view squeeze
     unsqueeze alias as_strided diagonal slice select split split_with_sizes unbind unfold detach
@@ -228,7 +229,7 @@ def _class_of(base: str, tags: Any) -> str | None:
         return known
     if torch.Tag.pointwise in tags:
         return "elementwise"
-    # The tag was added in PyTorch 2.11.
+    # A tag of newer versions; for older ones the table above has the usual reductions.
     if getattr(torch.Tag, "reduction", None) in tags:
         return "reduction"
     return None

@@ -94,6 +94,7 @@ class _Profiler:
         assert workload.batch_size is not None
         inputs, targets = self._batch(workload.batch_size)
         self._refuse_nothing_to_train(model, inputs)
+        self._note_other_batch_size(inputs)
         try:
             return self._profile(self._attempt(model, inputs, targets), workload.batch_size)
         except StepError as failure:
@@ -118,6 +119,14 @@ class _Profiler:
         if parameters or not any(leaf.requires_grad for leaf in tensor_leaves(inputs)):
             raise NothingToTrainError(
                 f"{self._workload.name}: nothing to train: no parameter of the model requires a gradient"
+            )
+
+    def _note_other_batch_size(self, inputs: ModelInputs) -> None:
+        found = None if callable(self._workload.example_inputs) else batch_size_of(inputs)
+        if self._workload.example_inputs is not None and found not in (None, self._workload.batch_size):
+            self._notes.append(
+                f"the example inputs hold {found} samples and are traced as they are, not as a batch of "
+                f"{self._workload.batch_size}: give a function of the batch size"
             )
 
     def _batch(self, batch_size: int) -> tuple[ModelInputs, Any]:
@@ -169,8 +178,8 @@ class _Profiler:
             self._notes.append("run on real tensors: an operator has no shape-only form")
             return _Attempt(trace, structure, inputs)
         self._notes.append(
-            "the control flow or a shape depends on values of the input: run on real tensors, and the counts are "
-            "those of the given input"
+            "the control flow or a shape depends on values of tensors: run on real ones, and the counts are those of "
+            "the given input"
         )
         return _Attempt(trace, structure, inputs, self._flops_range(model, inputs, trace))
 
