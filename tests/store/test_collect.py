@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def collect(sweep, **options):
-    return benchmark(sweep, site=site(), executor=FAKE, **options)
+    return benchmark(sweep, site=site(), executor=FAKE, calibrate=False, **options)
 
 
 def test_a_sweep_becomes_rows_of_the_default_store(tmp_path):
@@ -80,7 +80,8 @@ def harness(sweep_path, store_url):
         from tests.benchmarking.helpers import FAKE, site
         from trainpilot.benchmarking import load_sweep
         from trainpilot.store import benchmark
-        summary = benchmark(load_sweep({str(sweep_path)!r}), site=site(), executor=FAKE, store={store_url!r})
+        sweep = load_sweep({str(sweep_path)!r})
+        summary = benchmark(sweep, site=site(), executor=FAKE, calibrate=False, store={store_url!r})
         print(summary.measured)
         """
     )

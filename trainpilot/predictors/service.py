@@ -165,8 +165,13 @@ def _analytic(calibration: Calibration, table: WorkTable) -> _Known:
     def seconds(steps: WorkTable) -> NDArray[np.float64]:
         return calibrated_step_time_s(steps, calibration)
 
-    note = "from calibration figures alone: nothing was measured yet, so no interval is valid"
-    return _Known("analytic", Estimate(float(seconds(table)[0])), False, (note,), seconds, {})
+    notes = ["from calibration figures alone: nothing was measured yet, so no interval is valid"]
+    if calibration.disturbed:
+        notes.append(
+            "something else used the machine during the calibration, so the times may be far too long: "
+            f"run `trainpilot calibrate --backend {calibration.backend} --refresh` when it is quiet"
+        )
+    return _Known("analytic", Estimate(float(seconds(table)[0])), False, tuple(notes), seconds, {})
 
 
 def _estimate(forecast: Forecast, level: float) -> Estimate:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from trainpilot.backends import ExecutionSettings, get_backend
 from trainpilot.benchmarking import (
     Measurement,
     OperatorTiming,
+    PlannedRow,
     Sweep,
     SweepProgress,
     SweepSummary,
@@ -23,6 +26,7 @@ from trainpilot.benchmarking import (
 from trainpilot.benchmarking.rows import Site
 from trainpilot.benchmarking.worker_process import DEFAULT_EXECUTOR
 from trainpilot.errors import DataError, StoreError
+from trainpilot.settings import load_settings
 from trainpilot.store.store import TimingStore, open_store
 
 
@@ -38,6 +42,7 @@ def benchmark(
     shard: tuple[int, int] = (1, 1),
     site: Site | None = None,
     executor: str = DEFAULT_EXECUTOR,
+    calibrate: bool = True,
 ) -> SweepSummary:
     """Measure a sweep and keep every row in the store the moment it is known.
 
@@ -53,6 +58,8 @@ def benchmark(
         shard: (i, n): part i of n, to split a sweep over machines that share a store.
         site: Where it runs; default: here.
         executor: Module that measures in the worker.
+        calibrate: Probe each setting that the sweep uses first, a few seconds each, where no figures are cached: a
+            predictor starts from them. The time counts towards the budget.
 
     Returns:
         What was done, also after Ctrl-C (``stopped`` is ``interrupted`` then).
@@ -86,6 +93,12 @@ def benchmark(
                 planned=tuple(f"{row.configuration.title}, round {row.repetition + 1}" for row in missing),
             )
 
+        begin = time.monotonic()
+        if calibrate:
+            _calibrate(rounds, finished)
+        if budget_s is not None:
+            budget_s = max(budget_s - (time.monotonic() - begin), 0.0)
+
         def sink(measurement: Measurement, operators: Sequence[OperatorTiming]) -> None:
             try:
                 target.append(measurement, operators)
@@ -104,6 +117,15 @@ def benchmark(
             site=site,
             executor=executor,
         )
+
+
+def _calibrate(rounds: list[list[PlannedRow]], finished: set[tuple[str, int]]) -> None:
+    """Probe every backend at every setting that is still to be measured."""
+    missing = [row.configuration for round_ in rounds for row in round_ if (row.key, row.repetition) not in finished]
+    for name, threads, dtype in sorted({(c.backend, c.threads, c.settings.dtype) for c in missing}):
+        backend = get_backend(name)
+        if name == "cpu" or backend.probe(load_settings().probe_timeout_s).usable:
+            backend.calibration(ExecutionSettings(threads=threads, dtype=dtype))
 
 
 def spill(measurement: Measurement, operators: Sequence[OperatorTiming]) -> str:
