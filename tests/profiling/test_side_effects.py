@@ -250,3 +250,28 @@ def test_inputs_of_a_data_dependent_model_stay_untouched() -> None:
     of(model, x)
     assert torch.equal(x, torch.full((4, 8), 0.5))
     assert state_of(model) == before
+
+
+def test_containers_and_objects_among_the_inputs_are_copied() -> None:
+    class Cache:
+        def __init__(self) -> None:
+            self.kept = torch.zeros(4)
+
+    class Caching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+
+        def forward(self, x, history, cache):
+            history.append(x)
+            cache.kept += 1
+            if self.l.weight.sum() > 1e9:  # reads a value: real tensors
+                return x
+            return self.l(x)
+
+    history: list[Any] = []
+    cache = Cache()
+    p = of(Caching(), (torch.randn(2, 4), history, cache))
+    assert p.data_dependent
+    assert history == []
+    assert not cache.kept.any()

@@ -34,7 +34,9 @@ def profile(workload: Workload) -> WorkloadProfile:
 
     The step runs on fake tensors, so nothing of the model's size is computed or allocated, and always on copies: the
     user's model, inputs and random generators are the same afterwards, also when something raises. A model whose
-    control flow reads values runs once on real tensors instead, again on copies.
+    control flow reads values runs once on real tensors instead, again on copies. The operators are those that the
+    CPU dispatches, wherever the model is. Modules keep their train or eval mode; BatchNorm that refuses a single
+    sample is profiled with two, with a note. Asking again about an unchanged workload is answered from a cache.
 
     Raises:
         ModelError: The model cannot be built or raises, or is quantised and so cannot be trained.

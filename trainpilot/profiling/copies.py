@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 from torch.overrides import TorchFunctionMode
 
 from trainpilot.profiling.structure import unwrap
-from trainpilot.workload import map_tensors
+from trainpilot.workload import ModelInputs
 
 _ATOMIC = frozenset((int, float, complex, bool, str, bytes, type(None), type, torch.dtype, torch.device, torch.Size))
 _CONTAINERS = (list, dict, set)
@@ -57,9 +57,13 @@ class ModelCopier:
         self._remember(tensor, converted)
         return converted
 
-    def structure(self, value: Any) -> Any:
-        """A copy of nested inputs or targets; leaves that are no tensors pass through untouched."""
-        return map_tensors(self.tensor, value)
+    def inputs(self, inputs: ModelInputs) -> ModelInputs:
+        """A copy of what a model is called with, containers and other objects included."""
+        return ModelInputs(tuple(map(self._value, inputs.args)), {k: self._value(v) for k, v in inputs.kwargs.items()})
+
+    def value(self, value: Any) -> Any:
+        """A copy of targets or of any other object."""
+        return self._value(value)
 
     def function(self, function: Any) -> Any:
         """A callable that does the same without reaching the user's objects.

@@ -78,7 +78,7 @@ def _count(
     backward: bool,
 ) -> OperationCounts:
     called = copier.function(function)
-    inputs = copier.structure(inputs)
+    inputs = copier.inputs(inputs)
     tracer = Tracer()
     with mode, tracer:
         outputs = called(*inputs.args, **inputs.kwargs)

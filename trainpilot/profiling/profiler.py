@@ -215,8 +215,8 @@ class _Profiler:
         loss = self._resolved.loss
         return Step(
             model=copier.module(model),
-            inputs=copier.structure(inputs),
-            targets=copier.structure(targets),
+            inputs=copier.inputs(inputs),
+            targets=copier.value(targets),
             loss=None if loss is None else copier.function(loss),
             optimizer=self._workload.optimizer,
             autocast=_AUTOCAST[self._workload.dtype],
@@ -272,7 +272,7 @@ class _Profiler:
 def _materialised(copier: ModelCopier, model: nn.Module, inputs: ModelInputs) -> nn.Module:
     """A copy of a lazy model whose parameters got their shapes from one forward pass."""
     copied = copier.module(model)
-    batch = copier.structure(inputs)
+    batch = copier.inputs(inputs)
     try:
         with torch.no_grad():
             copied(*batch.args, **batch.kwargs)
