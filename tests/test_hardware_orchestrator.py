@@ -13,7 +13,7 @@ from trainpilot.errors import BackendUnusableError, NoDataError, ObservationErro
 from trainpilot.hardware import Calibration
 from trainpilot.hardware_orchestrator import MAX_AGE_S, HardwareOrchestrator
 from trainpilot.predictors import Estimate, Prediction
-from trainpilot.profiling.profile import DOCUMENTED_KEYS
+from trainpilot.profiling.result import DOCUMENTED_KEYS
 
 MODULE = "trainpilot.hardware_orchestrator"
 CONFIG = {"name": "small_cnn", "layers": 3, "has_conv": True, "has_rnn": False}

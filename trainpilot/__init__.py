@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainpilot.backends import ExecutionSettings
     from trainpilot.hardware_orchestrator import HardwareOrchestrator
     from trainpilot.predictors import Estimate, Prediction, fit, predict
-    from trainpilot.profiling import WorkloadProfile, profile  # type: ignore[no-redef]  # also a submodule
+    from trainpilot.profiling import WorkloadProfile, profile  # also a submodule
     from trainpilot.selection import Selection, select
     from trainpilot.store import benchmark
     from trainpilot.train_orchestrated import TrainingEnvironment, TrainingResult, train

@@ -32,7 +32,6 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
-
 _MOST_LISTED = 40  # names in one message; what comes first is what most people look for
 
 

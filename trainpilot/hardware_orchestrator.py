@@ -16,7 +16,7 @@ from trainpilot.backends import get_backend
 from trainpilot.errors import BackendUnusableError, NoDataError, ObservationError
 from trainpilot.predictors import Estimate, Prediction
 from trainpilot.profiling import profile as profile_step
-from trainpilot.profiling.profile import DOCUMENTED_KEYS
+from trainpilot.profiling.result import DOCUMENTED_KEYS
 from trainpilot.selection import choose, is_known, predict_under_load, unknown_prediction
 from trainpilot.workload import Workload
 

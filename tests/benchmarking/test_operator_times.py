@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainpilot.benchmarking.operator_times import _is_depthwise, _recorded, step_overhead, time_operators
-from trainpilot.profiling.profile import OpGroup
+from trainpilot.profiling.result import OpGroup
 
 
 class Session:

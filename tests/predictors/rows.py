@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from trainpilot.benchmarking import Measurement
-from trainpilot.profiling.profile import MemoryEstimate, OpGroup, WorkloadProfile
+from trainpilot.profiling.result import MemoryEstimate, OpGroup, WorkloadProfile
 
 FIGURES = {
     "matmul_flops_per_s": 4e10,

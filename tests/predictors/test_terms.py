@@ -23,7 +23,7 @@ from trainpilot.predictors.terms import (
     term_amounts,
     unit_costs_s,
 )
-from trainpilot.profiling.profile import OP_CLASSES
+from trainpilot.profiling.result import OP_CLASSES
 
 
 def amounts(groups):

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from trainpilot.profiling import count_operations
 from trainpilot.profiling.operators import kind_of
-from trainpilot.profiling.profile import OP_CLASSES
+from trainpilot.profiling.result import OP_CLASSES
 
 from .test_flops import of
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -26,8 +28,15 @@ class Net(nn.Module):
 def test_batch_size_comes_from_the_inputs_unless_given() -> None:
     x = torch.zeros(6, 4)
     assert Workload(Net(), x).batch_size == 6
-    assert Workload(Net(), x, batch_size=3).batch_size == 3
+    assert Workload(Net(), x, batch_size=6).batch_size == 6
     assert Workload(Net(), lambda n: torch.zeros(n, 4)).batch_size == 32
+
+
+def test_fixed_inputs_of_another_batch_size_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"shape \(6, 4\) hold no batch of 32"):
+        Workload(Net(), torch.zeros(6, 4), batch_size=32)
+    # Any dimension may be the batch: here it is the second, as recurrent layers have it.
+    assert Workload(nn.LSTM(4, 8), torch.zeros(10, 3, 4), batch_size=3).batch_size == 3
 
 
 def test_the_users_module_is_not_copied_and_a_built_one_is_owned() -> None:
@@ -79,6 +88,55 @@ def test_builders_with_other_constants_are_other_models() -> None:
     x = torch.zeros(2, 4)
     assert Workload(builder(3), x).model_hash != Workload(builder(5), x).model_hash
     assert Workload(builder(3), x).model_hash == Workload(builder(3), x).model_hash
+
+
+class Config:
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def build(self) -> nn.Module:
+        return nn.Linear(4, self.width)
+
+
+def build(width: int) -> nn.Module:
+    return nn.Linear(4, width)
+
+
+class Builder:
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def __call__(self) -> nn.Module:
+        return nn.Linear(4, self.width)
+
+
+def _with_default(config: Config) -> Callable[[], nn.Module]:
+    return lambda chosen=config: chosen.build()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda width: functools.partial(build, width),
+        lambda width: functools.partial(build, width=width),
+        lambda width: Config(width).build,
+        lambda width: _with_default(Config(width)),
+        lambda width: Builder(width),
+        lambda width: (lambda config: lambda: config.build())(Config(width)),
+    ],
+)
+def test_what_a_builder_is_bound_to_is_part_of_its_identity(make: Callable[[int], Callable[[], nn.Module]]) -> None:
+    x = torch.zeros(2, 4)
+    assert Workload(make(3), x).model_hash == Workload(make(3), x).model_hash
+    assert Workload(make(3), x).model_hash != Workload(make(5), x).model_hash
+
+
+def test_identity_follows_a_change_of_the_module() -> None:
+    model = Net()
+    workload = Workload(model, torch.zeros(2, 4))
+    before = workload.model_hash
+    model.eval()
+    assert workload.model_hash != before
 
 
 @pytest.mark.parametrize(

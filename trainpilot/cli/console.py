@@ -35,10 +35,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    if title:  # a title of the table's own would be wrapped to the table's width
+        console.print(title, style="bold")
     table = Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_header=any(column.strip(">") for column in columns),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trainpilot.errors import PredictorError
-from trainpilot.profiling.profile import OP_CLASSES, OpGroup
+from trainpilot.profiling.result import OP_CLASSES, OpGroup
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainpilot.profiling.features import features_of
-from trainpilot.profiling.profile import OP_CLASSES, MemoryEstimate, OpGroup, WorkloadProfile
+from trainpilot.profiling.result import OP_CLASSES, MemoryEstimate, OpGroup, WorkloadProfile
 from trainpilot.profiling.table import ProfileTable, Row, profile_table
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ __all__ = [
 ]
 
 
-# A function here, because reading a profile must not load torch, and a lazy attribute would be hidden by the
-# submodule of the same name.
+# A function here rather than a lazy attribute, because reading a profile must not load torch.
 def profile(workload: Workload) -> WorkloadProfile:
     """Count one training step of a workload: forward, loss, backward and optimizer.
 

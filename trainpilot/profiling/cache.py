@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainpilot.profiling.profile import WorkloadProfile
+from trainpilot.profiling.result import WorkloadProfile
 from trainpilot.workload import ModelInputs, Workload, tensor_leaves
 
 _MOST_ENTRIES = 128

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from trainpilot.errors import ModelError
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_real
 from trainpilot.profiling.guard import tracing_state
-from trainpilot.profiling.profile import OpGroup
+from trainpilot.profiling.result import OpGroup
 from trainpilot.profiling.tracer import Tracer
 from trainpilot.workload import ModelInputs, tensor_leaves
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trainpilot.profiling.profile import OP_CLASSES, MemoryEstimate, OpGroup
+from trainpilot.profiling.result import OP_CLASSES, MemoryEstimate, OpGroup
 
 _STEP_PHASES = {"forward": ("forward", "loss"), "backward": ("backward",), "optimizer": ("optimizer",)}
 

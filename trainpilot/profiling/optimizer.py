@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from trainpilot.profiling.profile import OpGroup
+from trainpilot.profiling.result import OpGroup
 from trainpilot.profiling.tracer import Tracer
 from trainpilot.workload import build_optimizer
 

@@ -22,7 +22,7 @@ from trainpilot.profiling.cache import ProfileCache, cache_key
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_meta, to_real
 from trainpilot.profiling.features import features_of
 from trainpilot.profiling.guard import tracing_state
-from trainpilot.profiling.profile import WorkloadProfile
+from trainpilot.profiling.result import WorkloadProfile
 from trainpilot.profiling.step import Step, StepError, StepTrace, forward_flops, trace_step
 from trainpilot.profiling.structure import ModelStructure, is_lazy_model, structure_of, unwrap
 from trainpilot.workload import (

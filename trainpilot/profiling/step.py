@@ -13,7 +13,7 @@ from torch import nn
 from trainpilot.errors import ModelError
 from trainpilot.profiling.liveness import Liveness
 from trainpilot.profiling.optimizer import OptimizerCost, named_optimizer_cost, traced_optimizer_cost
-from trainpilot.profiling.profile import MemoryEstimate, OpGroup
+from trainpilot.profiling.result import MemoryEstimate, OpGroup
 from trainpilot.profiling.structure import LayerCalls, ModelStructure
 from trainpilot.profiling.tracer import Tracer
 from trainpilot.workload import ModelInputs, compute_loss, tensor_leaves

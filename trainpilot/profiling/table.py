@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainpilot.profiling.profile import OP_CLASSES, OpGroup, WorkloadProfile
+from trainpilot.profiling.result import OP_CLASSES, OpGroup, WorkloadProfile
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from trainpilot.errors import ModelError
 from trainpilot.profiling.formulas import Call, sizes_of_plain
 from trainpilot.profiling.liveness import Liveness
 from trainpilot.profiling.operators import OpKind, kind_of, refine_class
-from trainpilot.profiling.profile import OpGroup, Phase
+from trainpilot.profiling.result import OpGroup, Phase
 from trainpilot.profiling.traffic import tensors_in, traffic
 
 

@@ -108,7 +108,7 @@ def train(
 def _planned(
     workload: Workload, splits: Splits, epochs: int | None, batch_size: int | None, notes: list[str]
 ) -> Workload:
-    """The workload with the plan of this run, and with the data as example inputs where it has none."""
+    """The workload with the plan of this run, and with the data as example inputs unless a function makes them."""
     size = splits.train.size
     wanted = workload.batch_size if batch_size is None else batch_size
     assert wanted is not None
@@ -121,10 +121,10 @@ def _planned(
         "epochs": workload.epochs if epochs is None else epochs,
         "validation_size": 0 if splits.validation is None else splits.validation.size,
     }
-    if zoo_entry(workload) is None and workload.example_inputs is None and workload.input_spec is None:
+    if zoo_entry(workload) is None and not callable(workload.example_inputs) and workload.input_spec is None:
         first = splits.train.take(np.arange(wanted))
         changes["example_inputs"] = first.inputs
-        if workload.targets is None:
+        if not callable(workload.targets):
             changes["targets"] = first.targets
     return dataclasses.replace(workload, **changes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 _PRIMITIVES = (int, float, str, bool, bytes, type(None))
+# How far objects are followed from a closure or attribute; a configuration seldom nests deeper.
+_DEPTH = 4
+_MOST_ITEMS = 1000
 
 
 def digest(content: Any) -> str:
@@ -54,14 +58,19 @@ def module_identity(model: nn.Module) -> str:
 
 
 def function_identity(function: Callable[..., Any] | None) -> str:
-    """Name a function by its qualified name, its byte code, and plain values in its closure and defaults."""
+    """Name a function, class or callable object by its name, its byte code, and what it is bound to or closes over."""
+    if isinstance(function, functools.partial):
+        return digest(["partial", function_identity(function.func), _plain([function.args, function.keywords])])
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    if isinstance(function, type):
+        methods = {key: getattr(value, "__code__", None) for key, value in vars(function).items()}
+        return digest([name, {key: _code(code) for key, code in methods.items() if isinstance(code, CodeType)}])
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
-        return name
+        return digest([name, _plain(function)])
     cells = [_cell(cell) for cell in getattr(function, "__closure__", None) or ()]
-    defaults = _plain(list(getattr(function, "__defaults__", None) or ()))
-    return digest([name, _code(code), cells, defaults])
+    defaults = _plain([getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)])
+    return digest([name, _code(code), cells, defaults, _plain(getattr(function, "__self__", None))])
 
 
 def _code(code: CodeType) -> list[Any]:
@@ -76,14 +85,25 @@ def _cell(cell: Any) -> Any:
         return None
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON if it is plain, else what kind of thing it is."""
+def _plain(value: Any, depth: int = _DEPTH) -> Any:
+    """A value as JSON: plain values as they are, objects by their attributes, tensors by shape and type."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, _PRIMITIVES):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        # Long lists are data, not structure.
+        return [len(value), *(_plain(item, depth) for item in value[:_MOST_ITEMS])]
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, depth) for key, item in value.items()}
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
     if isinstance(getattr(value, "__code__", None), CodeType):
         return f"{value.__module__}.{value.__qualname__}"
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    if hasattr(value, "named_modules"):
+        return module_identity(value)
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return [kind, list(value.shape), str(value.dtype)]
+    attributes = getattr(value, "__dict__", None)
+    if depth == 0 or not isinstance(attributes, dict):
+        return kind
+    return [kind, {key: _plain(item, depth - 1) for key, item in attributes.items() if not key.startswith("_")}]

@@ -14,7 +14,7 @@ from trainpilot.workload.inputs import InputSpec
 from trainpilot.workload.optimizers import OptimizerLike, check_optimizer
 from trainpilot.workload.plan import TrainingPlan
 from trainpilot.workload.reference import CodeReference, is_code_reference, load_code_reference
-from trainpilot.workload.structure import ModelInputs, batch_size_of, signature
+from trainpilot.workload.structure import ModelInputs, batch_size_of, signature, tensor_leaves
 
 if TYPE_CHECKING:
     from torch import nn
@@ -98,9 +98,20 @@ class Workload:
         if self.classes is not None and self.classes < 1:
             raise UsageError(f"classes must be at least 1, got {self.classes}")
         check_optimizer(self.optimizer)
-        _ = self.plan
+        self._check_fixed_inputs(self.plan.batch_size)
         if isinstance(self.model, str) and not is_code_reference(self.model):
             object.__setattr__(self, "settings", self._entry.resolve_settings(self.settings))
+
+    def _check_fixed_inputs(self, batch_size: int) -> None:
+        """Refuse inputs that hold another number of samples than the plan's batch; which dimension counts is free."""
+        if callable(self.example_inputs):
+            return
+        shapes = [tuple(leaf.shape) for leaf in tensor_leaves(self.example_inputs)]
+        if shapes and not any(batch_size in shape for shape in shapes):
+            raise UsageError(
+                f"example_inputs of shape {shapes[0]} hold no batch of {batch_size}: give example_inputs(batch_size) "
+                "as a function, or leave batch_size out"
+            )
 
     @cached_property
     def plan(self) -> TrainingPlan:
@@ -226,9 +237,12 @@ class Workload:
             message = " ".join(f"{type(error).__name__}: {error}".split())
             raise ModelError(f"{self.name}: {what}({batch_size}) raised {message}") from error
 
-    @cached_property
+    @property
     def model_hash(self) -> str:
-        """Identity of the model alone; equal for two batch sizes of the same model."""
+        """Identity of the model alone; equal for two batch sizes of the same model.
+
+        Found anew each time, since a live module may be changed meanwhile.
+        """
         if self._is_zoo:
             return digest(["zoo", self.model, dict(self.settings)])
         if isinstance(self.model, str):
@@ -238,7 +252,7 @@ class Workload:
             return module_identity(self.model)
         return digest(["builder", function_identity(self.model), dict(self.settings)])
 
-    @cached_property
+    @property
     def workload_hash(self) -> str:
         """Identity of the training step: model, inputs, batch size, loss, optimizer and dtype; not the plan."""
         assert self.batch_size is not None

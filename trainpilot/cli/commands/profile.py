@@ -9,7 +9,7 @@ from trainpilot.cli.options import JsonFlag, WorkloadOptions, with_workload_opti
 from trainpilot.report.format import byte_size, count
 
 if TYPE_CHECKING:
-    from trainpilot.profiling import WorkloadProfile
+    from trainpilot.profiling import Row, WorkloadProfile
 
 _TOP = 10
 
@@ -28,7 +28,7 @@ def profile(options: WorkloadOptions, as_json: JsonFlag = False) -> None:
 
 
 def _print_profile(result: WorkloadProfile) -> None:
-    from trainpilot.profiling import OP_CLASSES
+    from trainpilot.profiling import profile_table
 
     shapes = ", ".join("x".join(map(str, shape)) + f" {dtype}" for shape, dtype in result.input_signature)
     print_text(f"{result.name} ({result.family}), batch {result.batch_size}, {result.optimizer}, input {shapes}")
@@ -38,66 +38,35 @@ def _print_profile(result: WorkloadProfile) -> None:
             ["parameters", f"{count(result.params)} ({result.params:,})"],
             ["  trainable", f"{count(result.trainable_params)} ({result.trainable_params:,})"],
             ["layers / depth", f"{result.layers} / {result.depth}"],
-            ["forward", count(result.forward_flops, "FLOP")],
-            ["backward", count(result.backward_flops, "FLOP")],
-            ["operators dispatched", f"{sum(group.calls for group in result.op_groups):,}"],
         ],
-        title="One training step",
     )
-    by_class = {name: [g for g in result.op_groups if g.op_class == name] for name in OP_CLASSES}
+    table = profile_table(result, _TOP)
+    for title, first, rows in (
+        ("One training step", "phase", table.phases),
+        ("By class of operator", "class", table.classes),
+    ):
+        print_table([first, ">calls", ">FLOP", ">bytes moved"], map(_cells, rows), title=title)
     print_table(
-        ["class", ">calls", ">FLOP", ">bytes moved"],
-        [
-            [
-                name,
-                f"{sum(g.calls for g in groups):,}",
-                count(sum(g.flops for g in groups)),
-                byte_size(sum(g.bytes_read + g.bytes_written for g in groups)),
-            ]
-            for name, groups in by_class.items()
-            if groups
-        ],
-        title="By class of operator",
+        ["operation", ">calls", ">FLOP", ">bytes moved", "sizes"],
+        [[*_cells(row), " ".join(f"{key}={value}" for key, value in row.sizes.items())] for row in table.operations],
+        title=f"The {len(table.operations)} most expensive operations",
     )
-    # Without a machine in view, cost is ranked by FLOPs plus bytes: a processor that does a few FLOPs per byte
-    # moved is the common case, and the order is meant to point a reader at the heavy operators, not to time them.
-    ranked = sorted(result.op_groups, key=lambda g: g.flops + 8 * (g.bytes_read + g.bytes_written), reverse=True)
-    print_table(
-        ["operator", "phase", ">calls", ">FLOP", ">bytes moved", "sizes"],
-        [
-            [
-                group.op,
-                group.phase,
-                f"{group.calls:,}",
-                count(group.flops),
-                byte_size(group.bytes_read + group.bytes_written),
-                " ".join(f"{key}={value}" for key, value in group.shape.items()),
-            ]
-            for group in ranked[:_TOP]
-        ],
-        title=f"The {min(_TOP, len(ranked))} most expensive groups of operators",
-    )
-    memory = result.memory
     print_table(
         ["part", ">bytes"],
-        [
-            ["weights", byte_size(memory.weights_bytes)],
-            ["buffers", byte_size(memory.buffers_bytes)],
-            ["gradients", byte_size(memory.gradients_bytes)],
-            ["optimizer state", byte_size(memory.optimizer_bytes)],
-            ["activations", byte_size(memory.activations_bytes)],
-            ["workspace", byte_size(memory.workspace_bytes)],
-            ["peak at one moment", byte_size(memory.peak_bytes)],
-        ],
-        title="Memory of the step (estimated)",
+        [[part, byte_size(size)] for part, size in table.memory_bytes.items()],
+        title="Memory of the step (estimated; the peak is what is alive at one moment)",
     )
-    if result.uncounted_ops:
-        listed = ", ".join(f"{op} ({calls} calls)" for op, calls in sorted(result.uncounted_ops.items()))
+    if table.uncounted:
+        listed = ", ".join(f"{op} ({calls} calls)" for op, calls in sorted(table.uncounted.items()))
         print_text(f"not counted, no formula: {listed}")
     else:
         print_text("every operator that does arithmetic was counted")
     if result.data_dependent and result.forward_flops_range is not None:
         low, high = (count(value, "FLOP") for value in result.forward_flops_range)
         print_text(f"data-dependent: the forward pass took {low} to {high} on the inputs tried")
-    for text in result.notes:
+    for text in table.notes:
         print_text(f"note: {text}")
+
+
+def _cells(row: Row) -> list[str]:
+    return [row.name, f"{row.calls:,}", count(row.flops), byte_size(row.bytes_moved)]
