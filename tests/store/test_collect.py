@@ -16,8 +16,7 @@ from tests.benchmarking import fake_executor as fake
 from tests.benchmarking.helpers import FAKE, site, sweep_of
 from tests.store.helpers import measurement, operators
 from trainpilot.errors import DataError, StoreError
-from trainpilot.store import benchmark, import_spilled, open_store
-from trainpilot.store import collect as collect_module
+from trainpilot.store import benchmark, import_spilled, open_store, spill
 
 ROOT = Path(__file__).parents[2]
 
@@ -170,15 +169,14 @@ def small_disk(tmp_path):
         subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_ends_the_sweep_and_loses_no_row(small_disk, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_full_disk_ends_the_sweep_and_loses_no_row(small_disk, tmp_path, data_dir):
     url = f"sqlite:///{small_disk / 'timings.sqlite'}"
     open_store(url).close()
     taken = os.statvfs(small_disk)
     (small_disk / "photos").write_bytes(b"x" * (taken.f_bavail * taken.f_frsize - 200_000))
     with pytest.raises(StoreError, match="the disk is full; the row in flight is kept in .*trainpilot-row-") as caught:
         collect(sweep_of(tmp_path, list(range(1, 400))), store=url)
-    kept = next(tmp_path.glob("trainpilot-row-*.json"))
+    kept = next((data_dir / "spill").glob("trainpilot-row-*.json"))
     assert str(kept) in str(caught.value)
     (small_disk / "photos").unlink()
     with open_store(url) as store:
@@ -190,10 +188,14 @@ def test_a_full_disk_ends_the_sweep_and_loses_no_row(small_disk, tmp_path, monke
         assert not import_spilled(kept, store)
 
 
-def test_a_row_that_can_be_kept_nowhere_is_printed(monkeypatch, tmp_path):
+def test_a_row_that_can_be_kept_nowhere_is_told(monkeypatch, tmp_path, data_dir):
+    (tmp_path / "gone").write_text("no folder either")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     row = measurement()
-    text = collect_module.spill(row, operators())
+    (data_dir / "spill").write_text("a file where the folder should be")
+    with pytest.raises(StoreError, match="could not be kept in a file either") as caught:
+        spill(row, operators())
+    text = str(caught.value)
     content = json.loads(text[text.index("{") :])
     assert content["measurement"]["row_id"] == row.row_id
     assert "\n" not in text

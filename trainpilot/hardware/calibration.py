@@ -6,14 +6,12 @@ import hashlib
 import json
 import logging
 import math
-import os
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from trainpilot.files import write_atomically
 from trainpilot.hardware.cores import usable_cores
 from trainpilot.hardware.fingerprint import machine
 from trainpilot.hardware.others import MOST_OTHERS_SHARE, OthersMeter
@@ -80,7 +78,12 @@ def calibrate(
         )
     path = cache_path(backend, threads, dtype, folder)
     try:
-        _write(path, {"schema": _SCHEMA, "probes": PROBES_VERSION, **asdict(calibration)})
+        write_atomically(
+            path,
+            json.dumps(
+                {"schema": _SCHEMA, "probes": PROBES_VERSION, **asdict(calibration)}, indent=1, allow_nan=False
+            ).encode(),
+        )
     except OSError as error:
         logger.warning("calibration: cannot be kept in %s: %s", path, error)
     return calibration
@@ -176,18 +179,3 @@ def _parse(text: str) -> Calibration:
         created_at=float(content["created_at"]),
         disturbed=bool(content.get("disturbed", False)),
     )
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -7,11 +7,11 @@ the numbers that were put to use, the one in use last, and is replaced atomicall
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainpilot.errors import ArtifactError, NoDataError, UsageError
+from trainpilot.files import write_atomically
 from trainpilot.predictors.artifact import CARD_FILE, load_predictor, save_predictor
 from trainpilot.settings import load_settings
 
@@ -130,9 +130,7 @@ def rollback(backend: str, folder: Path | None = None) -> int:
 
 def _write_history(backend: str, history: list[int], folder: Path | None) -> None:
     path = _home(backend, folder) / ACTIVE_FILE
-    draft = path.with_name(f".{ACTIVE_FILE}-{os.getpid()}")
     try:
-        draft.write_text("".join(f"{number}\n" for number in history), encoding="utf-8")
-        draft.replace(path)
+        write_atomically(path, "".join(f"{number}\n" for number in history).encode())
     except OSError as error:
         raise ArtifactError(f"{path} cannot be written: {error.strerror or error}") from error

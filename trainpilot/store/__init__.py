@@ -6,9 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainpilot.store.collect import benchmark, import_spilled
+    from trainpilot.store.collect import benchmark
     from trainpilot.store.exchange import VerifyReport, export_parquet, import_parquet, merge, verify
     from trainpilot.store.noise import NoiseEntry, NoiseReport, noise_report
+    from trainpilot.store.spilled import import_spilled, spill
     from trainpilot.store.store import SweepEntry, TimingStore, list_sweeps, open_store
 
 # Resolved when first used: the database library takes a fifth of a second to load.
@@ -21,11 +22,12 @@ _HOMES = {
     "benchmark": "collect",
     "export_parquet": "exchange",
     "import_parquet": "exchange",
-    "import_spilled": "collect",
+    "import_spilled": "spilled",
     "list_sweeps": "store",
     "merge": "exchange",
     "noise_report": "noise",
     "open_store": "store",
+    "spill": "spilled",
     "verify": "exchange",
 }
 
@@ -43,6 +45,7 @@ __all__ = [
     "merge",
     "noise_report",
     "open_store",
+    "spill",
     "verify",
 ]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,8 +22,9 @@ from trainpilot.benchmarking import (
 )
 from trainpilot.benchmarking.rows import Site
 from trainpilot.benchmarking.worker_process import DEFAULT_EXECUTOR
-from trainpilot.errors import DataError, StoreError
+from trainpilot.errors import StoreError
 from trainpilot.settings import load_settings
+from trainpilot.store.spilled import spill
 from trainpilot.store.store import TimingStore, open_store
 
 
@@ -103,7 +101,13 @@ def benchmark(
             try:
                 target.append(measurement, operators)
             except StoreError as error:
-                raise type(error)(f"{error}; {spill(measurement, operators)}") from None
+                try:
+                    kept = spill(measurement, operators)
+                except StoreError as failure:
+                    raise type(error)(f"{error}; {failure}") from None
+                raise type(error)(
+                    f"{error}; the row in flight is kept in {kept}; trainpilot data import takes it back"
+                ) from None
 
         return run_sweep(
             sweep,
@@ -126,36 +130,3 @@ def _calibrate(rounds: list[list[PlannedRow]], finished: set[tuple[str, int]]) -
         backend = get_backend(name)
         if name == "cpu" or backend.probe(load_settings().probe_timeout_s).usable:
             backend.calibration(ExecutionSettings(threads=threads, dtype=dtype))
-
-
-def spill(measurement: Measurement, operators: Sequence[OperatorTiming]) -> str:
-    """Keep a row that the store did not take in a file of its own; say where, or give the row itself."""
-    content = {
-        "measurement": dataclasses.asdict(measurement),
-        "operators": [dataclasses.asdict(timing) for timing in operators],
-    }
-    text = json.dumps(content, allow_nan=False)
-    path = Path(tempfile.gettempdir()) / f"trainpilot-row-{measurement.row_id}.json"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError:
-        return f"the row in flight could not be kept anywhere else; here it is: {text}"
-    return f"the row in flight is kept in {path}; trainpilot data import takes it back"
-
-
-def import_spilled(path: Path, store: TimingStore) -> bool:
-    """Take back a row that ``spill`` kept; False if the store has it already.
-
-    Raises:
-        DataError: The file holds no such row.
-        StoreError: The store cannot be written.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        measurement = Measurement(**content["measurement"])
-        operators = [OperatorTiming(**timing) for timing in content["operators"]]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} holds no row of the timing dataset: {error}") from None
-    return store.append(measurement, operators)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainpilot.benchmarking import STATUSES, Measurement, OperatorTiming
 from trainpilot.errors import DataError, StoreCorruptError, StoreError, StoreSchemaError
+from trainpilot.files import replacing
 from trainpilot.store.schema import (
     SCHEMA_VERSION,
     field_kinds,
@@ -257,20 +256,11 @@ def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
     import pyarrow.parquet as pq
 
     table = pa.Table.from_pylist(rows, schema=schema)
-    temporary: str | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        pq.write_table(table, temporary, compression="zstd")
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-        temporary = None
+        with replacing(path) as file:
+            pq.write_table(table, file, compression="zstd")
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _read_table(path: Path) -> pa.Table:

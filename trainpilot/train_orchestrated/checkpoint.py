@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainpilot.errors import TrainingError
+from trainpilot.files import replacing
 
 
 def check_writable(path: Path) -> None:
@@ -35,14 +36,8 @@ def save_weights(path: Path, weights: Mapping[str, Any]) -> None:
     """
     import torch
 
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        with replacing(path) as file:
             torch.save(dict(weights), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         raise TrainingError(f"checkpoint {path}: cannot be written: {' '.join(str(error).split())}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

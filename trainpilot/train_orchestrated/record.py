@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import os
-import tempfile
-from pathlib import Path
 
 from trainpilot import store
 from trainpilot.backends import Backend, ExecutionSettings
@@ -17,7 +13,6 @@ from trainpilot.benchmarking.timing import QUANTILES, count_outliers, quantile
 from trainpilot.errors import StoreError, TrainingError
 from trainpilot.hardware import Load, machine, usable_cores, versions
 from trainpilot.profiling import WorkloadProfile
-from trainpilot.settings import load_settings
 from trainpilot.train_orchestrated.loop import Run
 from trainpilot.workload import Workload
 from trainpilot.workload.identity import digest
@@ -140,37 +135,11 @@ def record(row: Measurement) -> tuple[str, str]:
         with store.open_store() as dataset:
             dataset.append(row)
     except (StoreError, OSError) as error:
-        path = _spill(row)
+        try:
+            path = store.spill(row)
+        except StoreError as failure:
+            raise TrainingError(f"the run could not be recorded ({error}): {failure}") from None
         warning = f"the run could not be recorded in the timing dataset ({error}); its row is in {path}"
         _logger.warning("%s", warning)
         return str(path), warning
     return STORE, ""
-
-
-def _spill(row: Measurement) -> Path:
-    """Write the row as ``trainpilot data import`` reads it, into the first folder that takes it."""
-    content = json.dumps({"measurement": dataclasses.asdict(row), "operators": []}, allow_nan=False).encode()
-    refused: list[str] = []
-    for folder in (load_settings().data_dir / "spill", Path(tempfile.gettempdir())):
-        path = folder / f"trainpilot-row-{row.row_id}.json"
-        temporary = path.with_suffix(f".{os.getpid()}")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            refused.append(f"{folder}: {error.strerror or error}")
-            _forget(temporary)
-        else:
-            return path
-    raise TrainingError(f"the run could not be recorded anywhere: {'; '.join(refused)}")
-
-
-def _forget(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        _logger.debug("%s: %s", path, error)

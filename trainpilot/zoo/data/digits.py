@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from trainpilot.errors import DataError
+from trainpilot.files import write_atomically
 from trainpilot.zoo.data.training_data import TrainingData, training_data
 
 
@@ -67,7 +66,7 @@ def write_digits(folder: str | Path, *, overwrite: bool = False) -> TrainingData
             )
         for name, content in contents.items():
             if name in different or name not in existing:
-                _write_atomically(folder / name, content)
+                write_atomically(folder / name, content)
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return data
@@ -77,20 +76,3 @@ def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes files that only the owner can read; training data has the usual permissions.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
