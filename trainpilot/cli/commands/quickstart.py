@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _HELD_OUT = 3
 _TARGET_ACCURACY = 0.9
 _EPOCHS = 15
+_INDENT = "   "
 
 
 def quickstart(
@@ -189,13 +191,7 @@ def _train(folder: Path) -> str:
     result = run_training(
         TrainOptions(model="small_cnn", dataset=folder, epochs=_EPOCHS, batch_size=64), progress=ProgressPrinter()
     )
-    if result.selection is not None:
-        print_text(f"   decision: {result.selection.backend} (confidence {result.selection.confidence:.2f})")
-        for reason in result.selection.reasons:
-            print_text(f"     {reason}")
-        for name, reason in result.selection.excluded.items():
-            print_text(f"     not {name}: {reason}")
-    print_text(format_result(result))
+    print_text(textwrap.indent(format_result(result), _INDENT))
     if result.accuracy is None or result.accuracy < _TARGET_ACCURACY:
         note(f"the accuracy is below {_TARGET_ACCURACY:.0%}: something is wrong with this installation")
     return result.row_id
