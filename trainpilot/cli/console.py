@@ -35,8 +35,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     from rich.text import Text
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
-    if title:  # a title of the table's own would be wrapped to the table's width
-        console.print(title, style="bold")
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -46,7 +44,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    console.print(table)
+    with console.capture() as captured:
+        if title:  # a title of the table's own would be wrapped to the table's width
+            console.print(title, style="bold")
+        console.print(table)
+    for line in captured.get().splitlines():
+        if line.strip():
+            print_text(line.rstrip())
+    print_text()
 
 
 class ProgressLine:
