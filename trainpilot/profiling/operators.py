@@ -84,7 +84,7 @@ _COPY = _names("""
     _index_put_impl _unsafe_index _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate take put
     masked_scatter masked_scatter_backward masked_select select_backward slice_backward diagonal_backward
     select_scatter slice_scatter diagonal_scatter as_strided_scatter unfold_backward im2col col2im pixel_shuffle
-    pixel_unshuffle channel_shuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d
+    pixel_unshuffle channel_shuffle native_channel_shuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d
     reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d
     replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
     replication_pad3d_backward block_diag diag_embed one_hot lift_fresh_copy lift _pin_memory narrow contiguous
@@ -131,6 +131,9 @@ _POINTWISE_PREFIXES = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad
 _OVERWRITES = frozenset(
     _names("copy fill zero normal uniform bernoulli random exponential cauchy geometric log_normal set resize")
 )
+
+# Output shapes follow from values, which PyTorch does not tag.
+_VALUE_DEPENDENT = frozenset(_names("_nested_tensor_from_mask"))
 
 # Internal to tracing or to the profiler of PyTorch: a real step pays nothing for them.
 _IGNORED_NAMESPACES = frozenset({"prim", "profiler", "debugprims"})
@@ -214,7 +217,9 @@ def _classify(func: Any) -> OpKind:
         uncounted=formula is None and not dispatch_only and op_class is None,
         mutated=mutated,
         overwrites=base in _OVERWRITES,
-        stable=torch.Tag.dynamic_output_shape not in func.tags and torch.Tag.data_dependent_output not in func.tags,
+        stable=base not in _VALUE_DEPENDENT
+        and torch.Tag.dynamic_output_shape not in func.tags
+        and torch.Tag.data_dependent_output not in func.tags,
         composite=formula is None and not ignored and _is_composite(func),
     )
 
@@ -236,7 +241,11 @@ def _class_of(base: str, tags: Any) -> str | None:
 
 
 def _is_composite(func: torch._ops.OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(),  # type: ignore[no-untyped-call]
-        torch._C.DispatchKey.CompositeImplicitAutograd,
+    # A kernel for the device comes first: PyTorch then uses the decomposition only where gradients are recorded.
+    return _has_kernel(func, torch._C.DispatchKey.CompositeImplicitAutograd) and not _has_kernel(
+        func, torch._C.DispatchKey.CPU
     )
+
+
+def _has_kernel(func: torch._ops.OpOverload, key: torch._C.DispatchKey) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)  # type: ignore[no-untyped-call]

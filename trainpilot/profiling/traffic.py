@@ -24,6 +24,8 @@ def size_in_memory(tensor: torch.Tensor) -> int:
     """Bytes of the distinct elements of a tensor."""
     if tensor.layout != torch.strided:
         return sum(part.numel() * part.element_size() for part in _sparse_parts(tensor))
+    if tensor.is_nested:  # has neither one shape nor strides
+        return tensor.numel() * tensor.element_size()
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         if stride != 0:
