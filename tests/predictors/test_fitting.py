@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -173,6 +175,60 @@ def test_a_damaged_predictor_in_use_is_replaced_with_a_warning():
 def test_contended_rows_that_had_to_be_used_are_reported():
     found = fit_rows([dataclasses.replace(row, contended=True) for row in dataset(**SMALL)]).fits[0]
     assert "24 of 24 rows were measured while something else used the machine" in found.warnings[0]
+
+
+def test_the_first_predictor_must_beat_calibration_figures_alone():
+    # Each family is off by another factor, so what two of them teach makes the third worse.
+    factors = {"mlp": 100.0, "cnn": 0.01, "lstm": 1.0}
+    rows = [dataclasses.replace(row, step_time_s=row.step_time_s * factors[row.family]) for row in dataset(**SMALL)]
+    found = fit_rows(rows).fits[0]
+    assert not found.promoted
+    assert "of calibration figures alone on 24 held-out configurations" in found.decision
+    assert active_version("cpu") is None
+    right = fit_rows(dataset(**SMALL)).fits[0]
+    assert right.promoted
+    assert "of calibration figures alone on 24 held-out configurations" in right.decision
+
+
+def test_rows_without_calibration_have_nothing_to_be_compared_with():
+    factors = {"mlp": 100.0, "cnn": 0.01, "lstm": 1.0}
+    rows = [
+        dataclasses.replace(row, step_time_s=row.step_time_s * factors[row.family], calibration={})
+        for row in dataset(**SMALL)
+    ]
+    found = fit_rows(rows).fits[0]
+    assert found.promoted
+    assert found.decision == "put to use: there was no predictor before"
+    # A large error is told, and it stays with the stored predictor.
+    assert any("mean error on unseen workloads is" in text for text in found.warnings)
+    stored = load_active("cpu")
+    assert stored is not None
+    assert stored.provenance.warnings == found.warnings
+
+
+def test_a_small_error_is_no_warning():
+    found = fit_rows(dataset(**SMALL)).fits[0]
+    assert not any("mean error" in text for text in found.warnings)
+
+
+def test_a_dataset_that_cannot_be_read_is_told_without_xgboost(tmp_path):
+    corrupt = tmp_path / "corrupt.sqlite"
+    corrupt.write_bytes(b"no database" * 100)
+    code = """
+import sys
+from trainpilot.errors import TrainPilotError
+from trainpilot.predictors import fit
+for url in ("bogus", sys.argv[1]):
+    try:
+        fit(url)
+    except TrainPilotError as error:
+        print(type(error).__name__)
+print([name for name in ("torch", "xgboost", "sklearn", "pandas") if name in sys.modules])
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", code, f"sqlite:///{corrupt}"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.split("\n")[:3] == ["UsageError", "StoreCorruptError", "[]"]
 
 
 def test_a_damaged_pointer_is_refused_and_repaired_by_the_next_fit(tmp_path):

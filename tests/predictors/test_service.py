@@ -191,6 +191,14 @@ def test_out_of_range_says_why_and_is_less_sure(predictor):
     assert found.step_time_s.high / found.step_time_s.low > inside.high / inside.low
 
 
+def test_warnings_of_the_fit_stand_in_the_notes(predictor):
+    warned = dataclasses.replace(
+        predictor, provenance=dataclasses.replace(predictor.provenance, warnings=("its mean error is 80%",))
+    )
+    assert "the predictor in use: its mean error is 80%" in ask(row(), predictor=warned).notes
+    assert not any("the predictor in use" in note for note in ask(row(), predictor=predictor).notes)
+
+
 def test_the_last_batch_is_priced_at_its_own_size(predictor):
     full = ask(row(), predictor=predictor)
     found = ask(row(), predictor=predictor, plan=workload(16, dataset_size=164, epochs=1))

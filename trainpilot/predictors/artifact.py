@@ -182,7 +182,7 @@ def _restore(folder: Path, card: Mapping[str, Any]) -> Predictor:
 
         targets[STEP_TIME.name].boosted_ = BoostedResidual.from_booster(booster, rising=SIZE_FEATURES)
     data = dict(card["data"])
-    for name in ("families", "models"):
+    for name in ("families", "models", "warnings"):
         data[name] = tuple(data[name])
     provenance = Provenance(created_at=card["created_at"], versions=card["versions"], **data)
     return Predictor(backend=card["backend"], targets=targets, provenance=provenance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Collection
@@ -15,14 +16,16 @@ from trainpilot.errors import ArtifactError, NoDataError, UsageError
 from trainpilot.hardware import machine, versions
 from trainpilot.predictors.crossfit import HeldOut
 from trainpilot.predictors.labels import Labels, clean
-from trainpilot.predictors.model import TargetModel
 from trainpilot.predictors.predictor import Predictor, Provenance, configuration_key
 from trainpilot.predictors.registry import activate, load_active, store_version
-from trainpilot.predictors.targets import STEP_TIME, TARGETS
+from trainpilot.predictors.targets import STEP_TIME, TARGETS, price_step_s
 from trainpilot.settings import load_settings
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from trainpilot.predictors.model import TargetModel
+    from numpy.typing import ArrayLike
 
     from trainpilot.store import TimingStore
 
@@ -31,6 +34,8 @@ _logger = logging.getLogger("trainpilot")
 # A challenger may be this much worse in mean absolute log error: less than any label noise that was measured.
 _TOLERANCE = 0.005
 _UNDER_COVERAGE = 0.10
+# Beyond this mean error on unseen workloads a prediction is hardly more than an order of magnitude.
+_LARGE_ERROR = 0.5
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,8 @@ def fit(
         min_rows: Least number of usable rows of a backend.
         machine_ids: Rows of these machines; default: of this machine.
         include_simulated: Also fit the rows of simulated backends (each backend has a predictor of its own).
-        promote: Put the result to use if it is not worse than the predictor in use.
+        promote: Put the result to use if it is not worse than the predictor in use or, where there is none, better
+            than calibration figures alone.
 
     Raises:
         NoDataError: No backend has enough usable rows; the text names the command that makes some.
@@ -171,6 +177,9 @@ def fit_predictor(backend: str, labels: Labels, *, level: float = 0.9, n_jobs: i
         level: Nominal coverage of the intervals.
         n_jobs: Threads of the boosted part; default: the usable cores.
     """
+    # Only now: a dataset that cannot be read is told without loading xgboost, which takes seconds.
+    from trainpilot.predictors.model import TargetModel
+
     models: dict[str, TargetModel] = {}
     for target in TARGETS:
         values = labels.values[target.name]
@@ -202,24 +211,18 @@ def _fit_backend(name: str, labels: Labels, folder: Path | None, promote: bool) 
         champion = load_active(name, folder)
     except ArtifactError as error:
         champion = None
-        warnings.append(f"the predictor in use could not be read and is replaced: {error}")
-    if labels.contended:
-        warnings.append(
-            f"{labels.contended} of {labels.rows} rows were measured while something else used the machine, "
-            "because hardly any others are there: measure again when it is idle"
-        )
+        warnings.append(f"the predictor in use could not be read and is left out: {error}")
+    own = _own_warnings(challenger, labels)
+    warnings.extend(own)
+    challenger = dataclasses.replace(
+        challenger, provenance=dataclasses.replace(challenger.provenance, warnings=tuple(own))
+    )
     better, decision = _compare(champion, challenger, labels)
     promoted = better and promote
     version = None
     if promoted:
         version = store_version(challenger, folder)
         activate(name, version, folder)
-    metrics = challenger.step.metrics_
-    main = "family" if "family" in metrics else "model"
-    coverage = metrics.get(main, {}).get("coverage")
-    level = challenger.step.level
-    if coverage is not None and coverage < level - _UNDER_COVERAGE:
-        warnings.append(f"intervals cover {coverage:.0%} of unseen workloads instead of {level:.0%}")
     for warning in warnings:
         _logger.warning("%s: %s", name, warning)
     return BackendFit(
@@ -229,9 +232,28 @@ def _fit_backend(name: str, labels: Labels, folder: Path | None, promote: bool) 
         promoted=promoted,
         decision=decision if promote else f"{decision}; not put to use, as asked",
         validation=_validation(challenger),
-        metrics=metrics,
+        metrics=challenger.step.metrics_,
         warnings=tuple(warnings),
     )
+
+
+def _own_warnings(predictor: Predictor, labels: Labels) -> list[str]:
+    """What a reader of the predictor's predictions must know."""
+    warnings: list[str] = []
+    if labels.contended:
+        warnings.append(
+            f"{labels.contended} of {labels.rows} rows were measured while something else used the machine, "
+            "because hardly any others are there: measure again when it is idle"
+        )
+    metrics = predictor.step.metrics_
+    judged = metrics.get("family") or metrics.get("model") or {}
+    error = judged.get("mape")
+    if error is not None and error > _LARGE_ERROR:
+        warnings.append(f"its mean error on unseen workloads is {error:.0%}: measure more rows on an idle machine")
+    coverage, level = judged.get("coverage"), predictor.step.level
+    if coverage is not None and coverage < level - _UNDER_COVERAGE:
+        warnings.append(f"intervals cover {coverage:.0%} of unseen workloads instead of {level:.0%}")
+    return warnings
 
 
 def _validation(predictor: Predictor) -> str:
@@ -270,7 +292,7 @@ def _compare(champion: Predictor | None, challenger: Predictor, labels: Labels) 
     one that was held out at its own fit or, for what the champion never saw, its prediction of today.
     """
     if champion is None:
-        return True, "put to use: there was no predictor before"
+        return _compare_with_calibration(challenger, labels)
     theirs, ours, truth = [], [], []
     table, times = labels.table, labels.values[STEP_TIME.name]
     for row in range(len(table)):
@@ -287,12 +309,39 @@ def _compare(champion: Predictor | None, challenger: Predictor, labels: Labels) 
         if challenger.step.held_out_ is None:
             return False, "not put to use: it cannot be validated, and there is a predictor in use"
         return True, "put to use: the predictor in use knows none of the measured settings"
-    new = float(np.abs(np.array(truth) - np.array(ours)).mean())
-    before = float(np.abs(np.array(truth) - np.array(theirs)).mean())
+    new, before = _mean_error(truth, ours), _mean_error(truth, theirs)
     told = f"{np.expm1(new):.1%} error against {np.expm1(before):.1%} on {len(truth)} held-out configurations"
     if new <= before + _TOLERANCE:
         return True, f"put to use: {told}"
     return False, f"not put to use: {told}"
+
+
+def _compare_with_calibration(challenger: Predictor, labels: Labels) -> tuple[bool, str]:
+    """Whether the first predictor is better than what would answer without it: calibration figures alone."""
+    table, truth = labels.table, np.log(labels.values[STEP_TIME.name])
+    priced = np.log(price_step_s(table, labels.figures).sum(axis=1))
+    held_out = challenger.provenance.held_out
+    rows = [
+        row
+        for row in range(len(table))
+        if table.context[row] in labels.figures and configuration_key(table, row) in held_out
+    ]
+    if not rows:
+        return True, "put to use: there was no predictor before"
+    ours = [held_out[configuration_key(table, row)] for row in rows]
+    new, before = _mean_error(truth[rows], ours), _mean_error(truth[rows], priced[rows])
+    told = (
+        f"{np.expm1(new):.1%} error against {np.expm1(before):.1%} of calibration figures alone "
+        f"on {len(rows)} held-out configurations"
+    )
+    if new < before:
+        return True, f"put to use: there was no predictor before; {told}"
+    return False, f"not put to use: {told}"
+
+
+def _mean_error(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Mean absolute difference of logarithms."""
+    return float(np.abs(np.asarray(truth) - np.asarray(predicted)).mean())
 
 
 def _log_prediction(predictor: Predictor, labels: Labels, row: int) -> float | None:

@@ -31,6 +31,7 @@ class Provenance:
         label_noise: Mean relative difference between repetitions, and the number of configurations behind it.
         versions: Library versions by name at the time of the fit.
         held_out: ``{configuration: log of the held-out prediction in s}``: what a challenger is compared with.
+        warnings: What a reader of its predictions must know.
     """
 
     created_at: float
@@ -43,6 +44,7 @@ class Provenance:
     label_noise: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     held_out: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,8 @@ def _learned(predictor: Predictor, table: WorkTable) -> _Known:
         if name != STEP_TIME.name
     }
     step = _estimate(forecast, predictor.step.level)
-    return _Known("learned", step, forecast.in_range, forecast.notes, seconds, others)
+    notes = (*(f"the predictor in use: {warning}" for warning in predictor.provenance.warnings), *forecast.notes)
+    return _Known("learned", step, forecast.in_range, notes, seconds, others)
 
 
 def _analytic(calibration: Calibration, table: WorkTable) -> _Known:
