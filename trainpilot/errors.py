@@ -60,7 +60,9 @@ class UnknownNameError(UsageError):
         self.kind = kind
         self.name = name
         self.valid = tuple(valid)
-        self.nearest = tuple(difflib.get_close_matches(str(name), self.valid, n=3, cutoff=0.5))
+        by_lower = {option.lower(): option for option in self.valid}
+        close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.5)
+        self.nearest = tuple(by_lower[option] for option in close)
         hint = f"did you mean {' or '.join(self.nearest)}? " if self.nearest else ""
         known = ", ".join(self.valid[:_MOST_LISTED]) or "none"
         if len(self.valid) > _MOST_LISTED:

@@ -56,6 +56,9 @@ def test_help_imports_no_framework(command: str) -> None:
         (["profile", "small_cnn", "--set", "layers"], 2, "write NAME=VALUE"),
         (["profile", "small_cnn", "--batch-size", "0"], 2, "batch_size must be a whole number of at least 1"),
         (["profile", "small_cnn", "--batch-size", "many"], 2, "'--batch-size'"),
+        (["profile", "nope.py:build"], 1, "there is no file nope.py"),
+        (["profile", "nope.py"], 2, "write path/file.py:build"),
+        (["profile", "small_cnn", "--optimizer", "AdamW"], 2, "did you mean adamw"),
         (["profile", "small_cnn", "--optimizer", "adamm"], 2, "unknown optimizer 'adamm': did you mean adam"),
         (["profile", "small_cnn", "--input", "3x8x8"], 2, "small_cnn has its own input"),
         (["predict", "--model", "small_cnn", "--backend", "cdua"], 2, "unknown backend 'cdua': did you mean cuda"),
@@ -91,6 +94,39 @@ def test_wrong_environment_is_told_with_its_name(monkeypatch: pytest.MonkeyPatch
     done = run("data", "path")
     assert done.returncode == 2
     assert "TRAINPILOT_LEVEL in the environment" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys\nsys.exit(0)",
+        "import sys\ndef build(): sys.exit(0)",
+        "import sys\nfrom torch import nn\nclass M(nn.ReLU):\n def forward(s, x): sys.exit(0)\nbuild = lambda: M()",
+    ],
+)
+def test_a_models_sys_exit_does_not_end_the_program_as_if_done(tmp_path: Path, text: str) -> None:
+    (tmp_path / "own.py").write_text(text)
+    done = run("profile", f"{tmp_path / 'own.py'}:build", "--input", "8")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "exit" in done.stderr.lower()
+
+
+def test_what_a_model_prints_stays_out_of_the_results(tmp_path: Path) -> None:
+    text = "from torch import nn\nprint('at import')\ndef build():\n print('built')\n return nn.Linear(8, 4)"
+    (tmp_path / "own.py").write_text(text)
+    done = run("profile", f"{tmp_path / 'own.py'}:build", "--input", "8", "--json")
+    assert json.loads(done.stdout)["params"] == 36
+    assert "at import" in done.stderr
+    assert "built" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["data"], ["predictor"]])
+def test_without_a_command_the_help_is_shown(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: trainpilot")
+    assert len(done.stderr.splitlines()) > 5
 
 
 def test_traceback_only_with_debug() -> None:

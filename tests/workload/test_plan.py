@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,12 @@ def test_impossible_counts_are_refused(field: str, value: int) -> None:
     arguments = {"dataset_size": 100, "batch_size": 10, field: value}
     with pytest.raises(UsageError, match=f"{field} must be a whole number of at least 1, got {value}"):
         TrainingPlan(**arguments)
+
+
+def test_numpy_numbers_are_whole_numbers_too() -> None:
+    plan = TrainingPlan(np.int64(100), np.int32(10))
+    assert plan == TrainingPlan(100, 10)
+    assert type(plan.batch_size) is int
 
 
 @given(

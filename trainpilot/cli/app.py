@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from trainpilot.cli.commands import (
     timings,
     train,
 )
-from trainpilot.cli.console import print_text
+from trainpilot.cli.console import print_text, results_only
 
 app = typer.Typer(
     add_completion=False,
@@ -48,6 +49,17 @@ def options(
     """Options of the whole program."""
 
 
+def _apart(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what a user's model prints out of the command's results."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> Any:
+        with results_only():
+            return command(*arguments, **options)
+
+    return run
+
+
 # In the order in which a newcomer meets them.
 _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (quickstart.quickstart, "The whole loop once, explained: start here."),
@@ -63,6 +75,6 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (sample.sample, "Write training data to try the program with."),
 )
 for _command, _summary in _COMMANDS:
-    app.command(short_help=_summary)(_command)
+    app.command(short_help=_summary)(_apart(_command))
 app.add_typer(timings.data, name="data", short_help="The timing dataset.")
 app.add_typer(predictor.predictor, name="predictor", short_help="The fitted predictors.")

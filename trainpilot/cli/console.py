@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO
+
+_results: TextIO | None = None  # stdout of the process while user code must not write there
+
+
+@contextmanager
+def results_only() -> Iterator[None]:
+    """Send everything but results to stderr: what a user's model prints must not get between them."""
+    global _results
+    before, _results = _results, sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results = before
+
+
+def _stdout() -> TextIO:
+    return sys.stdout if _results is None else _results
 
 
 def print_json(document: dict[str, Any]) -> None:
     """Print one JSON document on stdout; NaN is no JSON, so an unknown must be None before it comes here."""
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    _stdout().write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
 def print_text(text: str = "") -> None:
     """Print a line of results on stdout."""
-    sys.stdout.write(text + "\n")
+    _stdout().write(text + "\n")
 
 
 def note(text: str) -> None:
@@ -34,7 +53,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    output = _stdout()
+    console = Console(file=output, highlight=False, width=None if output.isatty() else 10_000)
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,

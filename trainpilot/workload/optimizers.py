@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from trainpilot.errors import NothingToTrainError, UnknownNameError
+from trainpilot.errors import NothingToTrainError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,11 +41,16 @@ def check_optimizer(optimizer: OptimizerLike) -> str:
 
     Raises:
         UnknownNameError: A string that names no optimizer.
+        UsageError: Neither a name nor a factory, e.g. an optimizer that exists already.
     """
     if isinstance(optimizer, str):
         if optimizer not in _OPTIMIZERS:
             raise UnknownNameError("optimizer", optimizer, _OPTIMIZERS)
         return optimizer
+    if not callable(optimizer):
+        raise UsageError(
+            f"optimizer must be one of {', '.join(_OPTIMIZERS)} or factory(parameters), got {type(optimizer).__name__}"
+        )
     return getattr(optimizer, "__name__", type(optimizer).__name__).lower()
 
 

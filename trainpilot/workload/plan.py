@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 from trainpilot.errors import UsageError
@@ -42,8 +43,9 @@ class TrainingPlan:
             ("validation_size", 0),
         ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 raise UsageError(f"{name} must be a whole number of at least {least}, got {value!r}")
+            object.__setattr__(self, name, operator.index(value))  # also numpy's whole numbers
         if self.drop_last and self.batch_size > self.dataset_size:
             raise UsageError(
                 f"batch_size {self.batch_size} is larger than the {self.dataset_size} samples and drop_last leaves "

@@ -41,6 +41,21 @@ def is_code_reference(text: str) -> bool:
     return ":" in text or text.endswith(".py")
 
 
+def check_code_reference(text: str) -> tuple[str, str]:
+    """Split a reference into its place and function, without importing anything.
+
+    Raises:
+        UsageError: The text is not of the form ``file.py:function`` or ``package.module:function``.
+        ModelError: The file does not exist.
+    """
+    place, _, function = text.rpartition(":")
+    if not place or not function.isidentifier():
+        raise UsageError(f"model {text!r}: write path/file.py:build or package.module:build")
+    if place.endswith(".py") and not Path(place).is_file():
+        raise ModelError(f"model {text!r}: there is no file {place}")
+    return place, function
+
+
 def load_code_reference(text: str) -> CodeReference:
     """Import the file or module that ``text`` names and take its builder.
 
@@ -48,9 +63,7 @@ def load_code_reference(text: str) -> CodeReference:
         UsageError: The text is not of the form ``file.py:function`` or ``package.module:function``.
         ModelError: The file does not exist, raises when imported, or has no such function.
     """
-    place, _, function = text.rpartition(":")
-    if not place or not function.isidentifier():
-        raise UsageError(f"model {text!r}: write path/file.py:build or package.module:build")
+    place, function = check_code_reference(text)
     module = _import_file(Path(place), text) if place.endswith(".py") else _import_module(place, text)
     build = getattr(module, function, None)
     if not callable(build):
@@ -78,8 +91,6 @@ def load_code_reference(text: str) -> CodeReference:
 
 
 def _import_file(path: Path, text: str) -> ModuleType:
-    if not path.is_file():
-        raise ModelError(f"model {text!r}: there is no file {path}")
     name = f"_trainpilot_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -91,7 +102,7 @@ def _import_file(path: Path, text: str) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script's own sys.exit() must not end this program
         del sys.modules[name]
         raise ModelError(f"model {text!r}: importing {path} raised {_one_line(error)}") from error
     finally:
@@ -102,7 +113,7 @@ def _import_file(path: Path, text: str) -> ModuleType:
 def _import_module(place: str, text: str) -> ModuleType:
     try:
         return importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"model {text!r}: importing {place} raised {_one_line(error)}") from error
 
 

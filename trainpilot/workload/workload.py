@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -13,7 +14,12 @@ from trainpilot.workload.identity import digest, function_identity, module_ident
 from trainpilot.workload.inputs import InputSpec
 from trainpilot.workload.optimizers import OptimizerLike, check_optimizer
 from trainpilot.workload.plan import TrainingPlan
-from trainpilot.workload.reference import CodeReference, is_code_reference, load_code_reference
+from trainpilot.workload.reference import (
+    CodeReference,
+    check_code_reference,
+    is_code_reference,
+    load_code_reference,
+)
 from trainpilot.workload.structure import ModelInputs, batch_size_of, signature, tensor_leaves
 
 if TYPE_CHECKING:
@@ -97,14 +103,22 @@ class Workload:
             raise UsageError(f"dtype {self.dtype!r}: valid are {', '.join(DTYPES)}")
         if self.classes is not None and self.classes < 1:
             raise UsageError(f"classes must be at least 1, got {self.classes}")
+        if not isinstance(self.model, str) and not callable(self.model):
+            raise UsageError(
+                f"model must be a module, a function that builds one, a zoo name or path/file.py:build, got {self.model!r}"
+            )
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise UsageError(f"learning_rate must be above 0 and finite, got {self.learning_rate}")
         check_optimizer(self.optimizer)
         self._check_fixed_inputs(self.plan.batch_size)
-        if isinstance(self.model, str) and not is_code_reference(self.model):
+        if isinstance(self.model, str) and is_code_reference(self.model):
+            check_code_reference(self.model)
+        elif isinstance(self.model, str):
             object.__setattr__(self, "settings", self._entry.resolve_settings(self.settings))
 
     def _check_fixed_inputs(self, batch_size: int) -> None:
         """Refuse inputs that hold another number of samples than the plan's batch; which dimension counts is free."""
-        if callable(self.example_inputs):
+        if self.example_inputs is None or callable(self.example_inputs):
             return
         shapes = [tuple(leaf.shape) for leaf in tensor_leaves(self.example_inputs)]
         if shapes and not any(batch_size in shape for shape in shapes):
@@ -207,8 +221,10 @@ class Workload:
             built = builder(**self.settings)
         except TrainPilotError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = " ".join(f"{type(error).__name__}: {error}".split())
+            if "missing" in message and "argument" in message:
+                message += " (give it with --set NAME=VALUE, or settings={...})"
             raise ModelError(f"{self.name}: the builder raised {message}") from error
         if not _is_module(built):
             raise ModelError(f"{self.name}: the builder must return a torch.nn.Module, got {type(built).__name__}")
@@ -233,7 +249,7 @@ class Workload:
     def _call(self, what: str, function: Callable[[int], Any], batch_size: int) -> Any:
         try:
             return function(batch_size)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = " ".join(f"{type(error).__name__}: {error}".split())
             raise ModelError(f"{self.name}: {what}({batch_size}) raised {message}") from error
 

@@ -152,6 +152,8 @@ class ModelEntry:
             UnknownNameError: A name is no setting of this model.
             UsageError: A value is of the wrong kind or out of range, or two values contradict each other.
         """
+        # numpy's numbers are as good as Python's.
+        given = {name: value.item() if hasattr(value, "item") else value for name, value in given.items()}
         for name, value in given.items():
             if name not in self.settings:
                 raise UnknownNameError("setting", name, self.settings)

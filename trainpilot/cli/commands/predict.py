@@ -108,7 +108,8 @@ def print_predictions(workload: Workload, selection: Selection) -> None:
     """Print what each candidate would take."""
     plan = workload.plan
     print_text(
-        f"{workload.name}: {plan.dataset_size:,} samples, batch {plan.batch_size}, {plan.epochs} epochs, "
+        f"{workload.name}: {plan.dataset_size:,} samples, batch {plan.batch_size}, "
+        f"{plan.epochs} epoch{'s' if plan.epochs != 1 else ''}, "
         f"{plan.steps:,} steps, {workload.optimizer_name}, {workload.dtype}"
     )
     print_table(

@@ -82,5 +82,5 @@ def rollback(backend: _Backend = "cpu", as_json: JsonFlag = False) -> None:
 def _facts(backend: str, version: int) -> dict[str, Any]:
     from trainpilot.predictors import read_card, version_folder
 
-    provenance = read_card(version_folder(backend, version))["provenance"]
-    return {"rows": provenance["rows"], "families": provenance["families"]}
+    data = read_card(version_folder(backend, version))["data"]
+    return {"rows": data["rows"], "families": data["families"]}
