@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from trainpilot.errors import ArtifactError
-from trainpilot.predictors.artifact import BOOSTER_FILE, CARD_FILE, SCHEMA, load_predictor, save_predictor
+from trainpilot.predictors.artifact import (
+    BOOSTER_FILE,
+    CARD_FILE,
+    HASH_KEY,
+    SCHEMA,
+    content_hash,
+    load_predictor,
+    save_predictor,
+)
 from trainpilot.predictors.crossfit import Shrinkage
 
 
@@ -31,7 +39,12 @@ def folder(saved, tmp_path):
 def rewrite(folder, **changes):
     card = json.loads((folder / CARD_FILE).read_text())
     card.update(changes)
-    (folder / CARD_FILE).write_text(json.dumps(card))
+    sign(folder, card)
+
+
+def sign(folder, card):
+    """Write a card as a fit would have written it, so that the checks behind its hash are reached."""
+    (folder / CARD_FILE).write_text(json.dumps({**card, HASH_KEY: content_hash(card)}))
 
 
 def refusal(folder):
@@ -190,13 +203,45 @@ def test_a_card_that_lacks_a_part_is_refused(folder, key):
         lambda target: target["domain"].update(contexts=["7"]),
         lambda target: target["intervals"].update(colour="red"),
         lambda target: target.pop("intervals"),
+        lambda target: target["intervals"].update(level=1.5),
+        lambda target: target["intervals"].update(inside=-0.1),
+        lambda target: target["shrinkage"].update(weight=-1.0),
+        lambda target: target["shrinkage"].update(reach=0.0),
+        lambda target: target["calibration"]["0"].update(dispatch_s=-1e-6),
     ],
 )
 def test_a_card_with_a_spoiled_part_is_refused(folder, spoil):
     card = json.loads((folder / CARD_FILE).read_text())
     spoil(card["targets"]["step_time_s"])
-    (folder / CARD_FILE).write_text(json.dumps(card))
+    sign(folder, card)
     assert CARD_FILE in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda card: card["targets"]["step_time_s"]["additive"].update(
+            common=[-value for value in card["targets"]["step_time_s"]["additive"]["common"]]
+        ),
+        lambda card: card["targets"]["peak_memory_bytes"]["additive"]["common"].reverse(),
+        lambda card: card["data"].update(rows=10**6),
+        lambda card: card.update(backend="cuda"),
+    ],
+)
+def test_a_number_that_was_changed_by_hand_is_noticed(folder, change):
+    card = json.loads((folder / CARD_FILE).read_text())
+    change(card)
+    (folder / CARD_FILE).write_text(json.dumps(card))
+    assert "was changed after it was written" in refusal(folder)
+
+
+def test_the_layout_of_the_card_is_free(folder, predictor):
+    card = json.loads((folder / CARD_FILE).read_text())
+    (folder / CARD_FILE).write_text(json.dumps(dict(reversed(card.items()))))
+    assert load_predictor(folder).provenance == predictor.provenance
+    del card[HASH_KEY]
+    (folder / CARD_FILE).write_text(json.dumps(card))
+    assert HASH_KEY in refusal(folder)
 
 
 def test_another_json_file_is_no_card(folder):

@@ -1,6 +1,7 @@
 """A predictor as a folder: ``booster.ubj`` and ``card.json``. Nothing in it is ever executed.
 
-Everything is checked before it is used: the schema, the names, sizes and hash of the files, the terms and features.
+Everything is checked before it is used: the schema, the names, sizes and hashes of the files, the terms and features.
+The card holds the hash of its own content, so a number that was changed later is noticed.
 xgboost alone would load a file of a future version, and would take a bare array in any column order.
 """
 
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from trainpilot.predictors.model import TargetModel
     from trainpilot.predictors.predictor import Predictor
 
-SCHEMA = 1
+SCHEMA = 2
 KIND = "trainpilot-predictor"
 CARD_FILE = "card.json"
 BOOSTER_FILE = "booster.ubj"
 _LARGEST_FILE_BYTES = 512 * 2**20
 _CARD_KEYS = ("backend", "created_at", "versions", "data", "feature_names", "categories", "contexts", "targets")
+HASH_KEY = "content_sha256"
 
 
 def save_predictor(predictor: Predictor, folder: Path) -> None:
@@ -51,7 +53,8 @@ def save_predictor(predictor: Predictor, folder: Path) -> None:
             content = bytes(boosted.booster_.save_raw("ubj"))
             booster = {"file": BOOSTER_FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             _write(draft / BOOSTER_FILE, content)
-        text = json.dumps({**_card(predictor), "booster": booster}, indent=1, allow_nan=False)
+        card = {**_card(predictor), "booster": booster}
+        text = json.dumps({**card, HASH_KEY: content_hash(card)}, indent=1, allow_nan=False)
         _write(draft / CARD_FILE, text.encode())
         draft.chmod(0o755)
         draft.rename(folder)
@@ -103,10 +106,18 @@ def read_card(folder: Path) -> dict[str, Any]:
         raise ArtifactError(
             f"{path} has schema {card.get('schema')!r}, this version reads {SCHEMA}: fit the predictor again"
         )
-    missing = [key for key in _CARD_KEYS if key not in card]
+    missing = [key for key in (*_CARD_KEYS, HASH_KEY) if key not in card]
     if missing:
         raise ArtifactError(f"{path} lacks {missing[0]!r}: fit the predictor again")
+    if content_hash(card) != card[HASH_KEY]:
+        raise ArtifactError(f"{path} was changed after it was written (hash differs): fit the predictor again")
     return card
+
+
+def content_hash(card: Mapping[str, Any]) -> str:
+    """SHA-256 of a card without its own hash, in one canonical form: what a reader of the file gets, keys sorted."""
+    content = json.loads(json.dumps({name: value for name, value in card.items() if name != HASH_KEY}))
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _refuse_constant(name: str) -> Any:
@@ -199,9 +210,21 @@ def _restore_target(target: Any, card: Mapping[str, Any], categories: Any, conte
     model = TargetModel(target)
     model.additive_ = AdditiveModel.from_card(card["additive"], target.part_names, key)
     reach = card["shrinkage"]["reach"]
-    model.shrinkage_ = Shrinkage(float(card["shrinkage"]["weight"]), math.inf if reach is None else float(reach))
+    weight = float(card["shrinkage"]["weight"])
+    model.shrinkage_ = Shrinkage(weight, math.inf if reach is None else float(reach))
+    if not 0 <= weight <= 1 or not model.shrinkage_.reach > 0:
+        raise PredictorError(f"shrinkage of weight {weight} and reach {reach} is none")
     model.figures_ = {key[label]: dict(figures) for label, figures in card["calibration"].items()}
+    for figures in model.figures_.values():
+        for name, value in figures.items():
+            if not value > 0:
+                raise PredictorError(f"calibration figure {name} is {value}, not above 0")
     model.intervals_ = Intervals.from_card(card["intervals"])
+    for width in (model.intervals_.inside, model.intervals_.outside):
+        if width is not None and not width > 0:
+            raise PredictorError(f"an interval has the half-width {width}, not above 0")
+    if not 0 < model.intervals_.level < 1:
+        raise PredictorError(f"level {model.intervals_.level} is no share")
     model.level = model.intervals_.level
     own = [key[label] for label in card["domain"]["contexts"]]
     model.domain_ = Domain.from_card(card["domain"], categories, own)
