@@ -114,6 +114,24 @@ def test_a_figure_that_cannot_be_is_damage(
     assert "dispatch_s" in caplog.text
 
 
+@pytest.mark.parametrize("value", [None, "no", 0])
+def test_a_file_that_does_not_tell_whether_it_was_disturbed_is_damage(
+    tmp_path: Path, runs: list[tuple[str, int, str]], caplog: pytest.LogCaptureFixture, value: object
+) -> None:
+    calibrate("cpu", "cpu", 1, "float32", tmp_path)
+    path = calibration.cache_path("cpu", 1, "float32", tmp_path)
+    content = json.loads(path.read_text())
+    del content["disturbed"]
+    if value is not None:
+        content["disturbed"] = value
+    path.write_text(json.dumps(content))
+    with caplog.at_level(logging.WARNING, logger="trainpilot"):
+        calibrate("cpu", "cpu", 1, "float32", tmp_path)
+    assert "disturbed" in caplog.text
+    assert len(runs) == 2
+    assert cached_calibration("cpu", 1, "float32", tmp_path) is not None
+
+
 def test_a_file_of_another_machine_is_not_used(
     tmp_path: Path, runs: list[tuple[str, int, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,7 +193,12 @@ def test_a_busy_machine_is_probed_again_and_the_best_figures_are_kept(
     assert first.disturbed
     assert dict(first.figures) == {"matmul_flops_per_s": 4e10, "dispatch_s": 3e-6}
     assert "something else used the machine" in caplog.text
+    # Soon after, nothing is probed and nothing is said again.
+    caplog.clear()
+    assert calibrate("cpu", "cpu", 1, "float32", tmp_path) == first
+    assert caplog.text == ""
     # A later call on a quiet machine improves them once, and then they are kept.
+    monkeypatch.setattr(calibration.time, "time", lambda: first.created_at + 601)
     second = calibrate("cpu", "cpu", 1, "float32", tmp_path)
     assert not second.disturbed
     assert dict(second.figures) == {"matmul_flops_per_s": 6e10, "dispatch_s": 3e-6}

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _SCHEMA = 1
 _ATTEMPTS = 3
+# Disturbed figures are not probed again before: each attempt takes seconds, and a busy machine stays busy for a while.
+_RETRY_AFTER_S = 600.0
 # Only these decide the speed of a kernel; another xgboost does not make the figures stale.
 _DECISIVE = ("python", "torch", "numpy", "mkl", "intel-openmp", "triton", "coremltools")
 
@@ -40,7 +42,7 @@ def calibrate(
     """Return the figures of a backend; probe them (a few seconds) unless they are cached.
 
     While something else uses the machine, the probes are repeated and the best of each figure is kept; if it was never
-    quiet, the figures are marked ``disturbed`` and probed again when they are next asked for.
+    quiet, the figures are marked ``disturbed`` and probed again when they are asked for ten minutes later.
 
     Cached figures are those of the same machine, backend, threads, dtype, library versions and kind of probes. A
     damaged file is probed again. Where the folder cannot be written, the figures are returned all the same.
@@ -56,9 +58,9 @@ def calibrate(
     threads = usable_cores() if threads is None else threads
     folder = load_settings().calibration_dir if folder is None else folder
     known = None if refresh else cached_calibration(backend, threads, dtype, folder)
-    if known is not None and not known.disturbed:
+    if known is not None and (not known.disturbed or 0 <= time.time() - known.created_at < _RETRY_AFTER_S):
         return known
-    # Disturbed figures are improved a little each time they are asked for, until the machine was quiet once.
+    # Disturbed figures are improved a little now and then, until the machine was quiet once.
     figures, disturbed = _probe(device, threads, dtype, {} if known is None else known.figures)
     calibration = Calibration(
         machine_id=machine().machine_id,
@@ -169,6 +171,9 @@ def _parse(text: str) -> Calibration:
     for name, value in figures.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise ValueError(f"{name} is {value!r}, not a positive number")
+    disturbed = content["disturbed"]
+    if not isinstance(disturbed, bool):
+        raise TypeError(f"disturbed is {disturbed!r}, not true or false")
     return Calibration(
         machine_id=str(content["machine_id"]),
         backend=str(content["backend"]),
@@ -177,5 +182,5 @@ def _parse(text: str) -> Calibration:
         figures={name: float(value) for name, value in figures.items()},
         versions={str(name): str(version) for name, version in content["versions"].items()},
         created_at=float(content["created_at"]),
-        disturbed=bool(content.get("disturbed", False)),
+        disturbed=disturbed,
     )
