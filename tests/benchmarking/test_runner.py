@@ -190,7 +190,56 @@ def test_progress_tells_how_far_and_how_long(tmp_path):
     assert [p.done for p in progress] == [1, 2, 3, 4]
     assert all(p.total == 4 for p in progress)
     assert progress[-1].remaining_s == 0
-    assert progress[0].remaining_s == pytest.approx(3 * progress[0].elapsed_s)
+    assert all(p.remaining_s is not None for p in progress)
+
+
+@pytest.mark.parametrize(("budget_s", "expected"), [(None, 6.0), (1e9, 6.0), (4.0, 4.0), (0.0, 0.0)])
+def test_the_remaining_time_is_that_of_the_rows_and_never_above_the_budget(tmp_path, monkeypatch, budget_s, expected):
+    progress = []
+    sweep = sweep_of(tmp_path, [1, 2, 3, 4])
+    monkeypatch.setattr(runner_module.time, "monotonic", lambda: 100.0)
+    sweep_run = runner_module._SweepRun(sweep, site(), Rows(), budget_s, progress.append, FAKE)
+    sweep_run._summary.total = 4
+    sweep_run._row_times.append(2.0)  # a worker's start would not be among them
+    sweep_run._counts["ok"] = 1
+    sweep_run._report(plan_sweep(sweep, site())[0][0], "ok")
+    assert progress[0].remaining_s == pytest.approx(expected)
+
+
+def test_a_busy_machine_ends_the_repetitions(tmp_path, monkeypatch):
+    # Every row is contended: three repetitions in a row prove it, and the rest is kept as it is.
+    asked = []
+    right = runner_module._SweepRun._ask
+
+    def ask(self, configuration, repetition):
+        asked.append(configuration.workload["batch_size"])
+        return right(self, configuration, repetition) | {"contended": "something else"}
+
+    monkeypatch.setattr(runner_module._SweepRun, "_ask", ask)
+    summary, sink = run(sweep_of(tmp_path, list(range(1, 9)), extra="repeat_contended = 5"))
+    assert len(sink.rows) == summary.contended == 8
+    assert len(asked) == 8 + 3
+
+
+def test_under_a_budget_new_rows_come_before_repetitions(tmp_path, monkeypatch):
+    asked = []
+    right = runner_module._SweepRun._ask
+
+    def ask(self, configuration, repetition):
+        asked.append((configuration.workload["batch_size"], repetition))
+        return right(self, configuration, repetition)
+
+    monkeypatch.setattr(runner_module._SweepRun, "_ask", ask)
+    sweep = sweep_of(tmp_path, [1, fake.IS_CONTENDED], rounds=2, extra="repeat_contended = 1")
+    summary, sink = run(sweep, budget_s=600.0)
+    assert summary.stopped == ""
+    assert len(sink.rows) == 4
+    assert len(set(asked[:4])) == 4
+    assert sorted(asked[4:]) == [(fake.IS_CONTENDED, 0), (fake.IS_CONTENDED, 1)]
+    asked.clear()
+    run(sweep)
+    assert asked.index((fake.IS_CONTENDED, 0)) < 2
+    assert asked[2] == (fake.IS_CONTENDED, 0)
 
 
 def test_a_failing_sink_ends_the_sweep(tmp_path):

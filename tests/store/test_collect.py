@@ -45,6 +45,24 @@ def test_a_finished_sweep_measures_nothing(tmp_path):
     assert (summary.measured, summary.already, summary.remaining) == (0, 6, 0)
 
 
+def test_rows_that_another_run_measured_meanwhile_are_told(tmp_path):
+    sweep = sweep_of(tmp_path, [1, 2, 3])
+    url = f"sqlite:///{tmp_path / 'shared.sqlite'}"
+    others = []
+
+    def meanwhile(progress):
+        if not others:  # a second run of the same sweep, started before this one could keep more than a row
+            others.append(collect(sweep, store=url))
+
+    summary = collect(sweep, store=url, progress=meanwhile)
+    assert (others[0].measured, others[0].dropped) == (2, 0)
+    assert (summary.measured, summary.dropped) == (3, 2)
+    assert "2 of them dropped: another run had put the same rows there meanwhile" in str(summary)
+    assert "dropped" not in str(others[0])
+    with open_store(url) as store:
+        assert store.count() == 3
+
+
 def test_without_resuming_everything_is_measured_once_more(tmp_path):
     sweep = sweep_of(tmp_path, [1, 2], rounds=2)
     collect(sweep)

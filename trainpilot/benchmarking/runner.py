@@ -22,6 +22,8 @@ _CONTROL_TIMEOUT_S = 60.0
 # Starting a worker imports torch, which a slow disk can make long; it is not the configuration's fault.
 _START_TIMEOUT_S = 120.0
 _MEMORY_SHARE = 0.9
+# After so many repetitions in a row that were contended again, the machine will not be quiet soon.
+_MOST_VAIN_REPETITIONS = 3
 
 Sink = Callable[[Measurement, Sequence[OperatorTiming]], None]
 
@@ -49,7 +51,7 @@ class SweepProgress:
         done: Rows that are there, those of earlier runs included.
         total: Rows of the whole sweep (of this shard).
         elapsed_s: Time since the start.
-        remaining_s: Estimated time to the end, or None before the first row.
+        remaining_s: Estimated time to the end, at most what is left of the budget; None before the first row.
         title: The configuration that was just measured.
         status: Its status, or ``skipped``.
     """
@@ -72,6 +74,7 @@ class SweepSummary:
         already: Rows that were there before.
         counts: New rows by status.
         contended: New rows that are marked as taken under contention.
+        dropped: New rows that were not kept, because somebody else had put the same ones into the store meanwhile.
         skipped: Configurations that were not tried, with the reason.
         skipped_rows: Rows that are missing for it.
         planned: Titles of the rows that would be measured; only of a dry run.
@@ -85,6 +88,7 @@ class SweepSummary:
     already: int
     counts: dict[str, int] = field(default_factory=dict)
     contended: int = 0
+    dropped: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     skipped_rows: int = 0
     planned: tuple[str, ...] = ()
@@ -109,6 +113,8 @@ class SweepSummary:
             parts.append(f"{self.already} were there before")
         if self.contended:
             parts.append(f"{self.contended} taken under contention")
+        if self.dropped:
+            parts.append(f"{self.dropped} of them dropped: another run had put the same rows there meanwhile")
         if self.skipped:
             parts.append(f"{len(self.skipped)} configurations skipped as too expensive")
         if self.stopped:
@@ -157,7 +163,9 @@ def run_sweep(
     """Measure a sweep, handing each row to ``sink`` the moment it is known.
 
     Each round runs in a worker of its own, so that rounds differ in process as well as in time. A row that was
-    taken under contention is held back and repeated at the end of its round as often as the sweep says.
+    taken under contention is held back and repeated at the end of its round as often as the sweep says; under a
+    budget at the end of the whole sweep, since a new row is worth more than a better one. Once several repetitions
+    in a row were contended again, the machine is busy, and what is held back is kept, marked.
 
     Args:
         sweep: The sweep.
@@ -237,6 +245,7 @@ class _SweepRun:
         self._control_s: float | None = None
         self._best_control_s: float | None = None
         self._held: deque[_Held] = deque()
+        self._vain_repetitions = 0
         self._skipped_keys: set[str] = set()
         self._summary = SweepSummary(sweep.sweep_id, 0, 0)
         settings = load_settings()
@@ -252,6 +261,11 @@ class _SweepRun:
                 if not self._run_round(round_):
                     summary.stopped = "budget"
                     break
+                if self._budget_s is None:
+                    self._repeat_held()
+                self._close_worker()
+            else:
+                self._repeat_held()
         except KeyboardInterrupt:
             summary.stopped = "interrupted"
         finally:
@@ -262,26 +276,29 @@ class _SweepRun:
         return summary
 
     def _run_round(self, rows: list[PlannedRow]) -> bool:
-        """Measure one round; False if the budget ended it."""
+        """Measure the rows of one round; False if the budget ended it."""
         for planned in rows:
             if planned.key in self._skipped_keys:
                 self._skip(planned)
             elif not self._measure(planned, None):
                 return False
-        while self._held:
+        return True
+
+    def _repeat_held(self) -> None:
+        """Repeat the rows that were taken under contention, until the machine proves busy or the budget is spent."""
+        self._vain_repetitions = 0
+        while self._held and self._vain_repetitions < _MOST_VAIN_REPETITIONS:
             held = self._held.popleft()
             try:
                 if not self._measure(held.planned, held):
-                    return False
+                    break
             except KeyboardInterrupt:
                 self._held.append(held)
                 raise
-        self._close_worker()
-        return True
+        self._keep_all_held()
 
     def _measure(self, planned: PlannedRow, held: _Held | None) -> bool:
         """Measure one row; False if the budget is spent."""
-        begin = time.monotonic()
         typical = sum(self._row_times) / len(self._row_times) if self._row_times else 0.0
         left = self._left()
         if left is not None and left <= typical:
@@ -294,7 +311,6 @@ class _SweepRun:
             if held is not None:
                 self._held.append(held)
             return False
-        self._row_times.append(time.monotonic() - begin)
         self._summary.stepping_s += reply["stepping_s"]
         if reply["skipped"]:
             self._skipped_keys.add(planned.key)
@@ -314,6 +330,8 @@ class _SweepRun:
             control_time_s=self._control_s,
         )
         found = _Held(planned, row, operator_timings(reply["operators"]), 1 if held is None else held.attempts + 1)
+        if held is not None:
+            self._vain_repetitions = self._vain_repetitions + 1 if row.contended else 0
         if row.contended and found.attempts <= self._sweep.repeat_contended:
             self._held.append(found)
         else:
@@ -323,8 +341,10 @@ class _SweepRun:
     def _ask(self, configuration: Configuration, repetition: int) -> dict[str, Any]:
         """The worker's answer, or what its loss means."""
         timeout_s, of_budget = self._sweep.timeout_s, False
+        begin = time.monotonic()
         try:
             worker = self._ready_worker()
+            begin = time.monotonic()  # starting a worker is no part of a row: most rows find one
             left = self._left()
             if left is not None and left < timeout_s:
                 timeout_s, of_budget = max(left, 1.0), True
@@ -333,6 +353,7 @@ class _SweepRun:
             self._worker = None
             if lost.status == "timeout" and of_budget:
                 raise _BudgetSpentError from None
+            self._row_times.append(time.monotonic() - begin)
             return {
                 "status": lost.status,
                 "reason": lost.reason,
@@ -342,6 +363,7 @@ class _SweepRun:
                 "skipped": "",
                 "stepping_s": 0.0,
             }
+        self._row_times.append(time.monotonic() - begin)
         if reply["changed"] or reply["status"] == "oom":
             self._close_worker()
         return reply
@@ -408,14 +430,18 @@ class _SweepRun:
             return
         summary = self._summary
         done = summary.already + sum(self._counts.values()) + summary.skipped_rows
-        elapsed = time.monotonic() - self._begin
-        fresh = done - summary.already
+        remaining = None
+        if self._row_times:
+            remaining = sum(self._row_times) / len(self._row_times) * (summary.total - done)
+            left = self._left()
+            if left is not None:
+                remaining = min(remaining, max(left, 0.0))
         self._progress(
             SweepProgress(
                 done=done,
                 total=summary.total,
-                elapsed_s=elapsed,
-                remaining_s=elapsed / fresh * (summary.total - done) if fresh else None,
+                elapsed_s=time.monotonic() - self._begin,
+                remaining_s=remaining,
                 title=planned.configuration.title,
                 status=status,
             )

@@ -97,9 +97,12 @@ def benchmark(
         if budget_s is not None:
             budget_s = max(budget_s - (time.monotonic() - begin), 0.0)
 
+        dropped = 0
+
         def sink(measurement: Measurement, operators: Sequence[OperatorTiming]) -> None:
+            nonlocal dropped
             try:
-                target.append(measurement, operators)
+                dropped += not target.append(measurement, operators)
             except StoreError as error:
                 try:
                     kept = spill(measurement, operators)
@@ -109,7 +112,7 @@ def benchmark(
                     f"{error}; the row in flight is kept in {kept}; trainpilot data import takes it back"
                 ) from None
 
-        return run_sweep(
+        summary = run_sweep(
             sweep,
             sink=sink,
             finished=finished,
@@ -121,6 +124,8 @@ def benchmark(
             site=site,
             executor=executor,
         )
+        summary.dropped = dropped
+        return summary
 
 
 def _calibrate(rounds: list[list[PlannedRow]], finished: set[tuple[str, int]]) -> None:
