@@ -23,10 +23,9 @@ from trainpilot.settings import load_settings
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from trainpilot.predictors.model import TargetModel
     from numpy.typing import ArrayLike
 
+    from trainpilot.predictors.model import TargetModel
     from trainpilot.store import TimingStore
 
 _logger = logging.getLogger("trainpilot")
