@@ -29,9 +29,11 @@ from trainpilot.selection import (
     select,
     usable_backend,
 )
+from trainpilot.workload import Workload
 
 MACHINE_MODULE = "trainpilot.selection.machine"
 
+WORKLOAD = Workload("mlp")
 IDLE: dict[str, Any] = {"cpu_utilization": 0.0}
 PROFILE: Any = {"has_conv": True, "has_rnn": False}
 
@@ -154,7 +156,7 @@ def test_d05_dtype_choice_follows_the_probe(monkeypatch, times_ms, expected):
 
     monkeypatch.setattr("trainpilot.predictors.predict", predict)
     variants = [ExecutionSettings(dtype=dtype) for dtype in ("float32", "bfloat16", "float16")]
-    selection = select(object(), backends=[FakeBackend("cpu")], settings=variants, hardware_state=IDLE, profile=PROFILE)
+    selection = select(WORKLOAD, backends=[FakeBackend("cpu")], settings=variants, hardware_state=IDLE, profile=PROFILE)
     assert selection.settings == ExecutionSettings(dtype=expected)
     assert selection.backend == "cpu"
     unmeasured = [reason for reason in selection.excluded.values() if reason.startswith("no data")]
@@ -169,7 +171,7 @@ def test_d05_unsupported_dtype_is_excluded_with_its_reason(monkeypatch):
 
     monkeypatch.setattr("trainpilot.predictors.predict", predict)
     variants = [ExecutionSettings(dtype="float32"), ExecutionSettings(dtype="float16")]
-    selection = select(object(), backends=[FakeBackend("cpu")], settings=variants, hardware_state=IDLE, profile=PROFILE)
+    selection = select(WORKLOAD, backends=[FakeBackend("cpu")], settings=variants, hardware_state=IDLE, profile=PROFILE)
     assert selection.settings == variants[0]
     assert list(selection.excluded.values()) == ["conv2d has no float16 kernel on cpu"]
 
@@ -180,7 +182,7 @@ def test_d05_unsupported_dtype_is_excluded_with_its_reason(monkeypatch):
 def test_d09_unusable_backend_is_excluded_and_the_next_is_taken(monkeypatch):
     monkeypatch.setattr("trainpilot.predictors.predict", lambda w, b, **_: prediction(b, 1.0))
     backends = [FakeBackend("cuda", "no kernel image is available"), FakeBackend("cpu")]
-    selection = select(object(), backends=backends, hardware_state=IDLE, profile=PROFILE)
+    selection = select(WORKLOAD, backends=backends, hardware_state=IDLE, profile=PROFILE)
     assert selection.backend == "cpu"
     assert selection.excluded == {"cuda": "no kernel image is available"}
     assert list(selection.predictions) == ["cpu"]
@@ -190,12 +192,12 @@ def test_d09_forced_unusable_backend_is_an_error_with_the_reason():
     with pytest.raises(BackendUnusableError, match="cuda.*no kernel image is available"):
         usable_backend(FakeBackend("cuda", "no kernel image is available"))
     with pytest.raises(BackendUnusableError, match="no kernel image is available"):
-        select(object(), backends=[FakeBackend("cuda", "no kernel image is available")], hardware_state=IDLE)
+        select(WORKLOAD, backends=[FakeBackend("cuda", "no kernel image is available")], hardware_state=IDLE)
 
 
 def test_unknown_backend_is_named_with_the_valid_ones():
     with pytest.raises(UnknownNameError, match=r"tpu.*cpu"):
-        select(object(), backends=["tpu"])
+        select(WORKLOAD, backends=["tpu"])
 
 
 # ------------------------------------------------------------------ what is excluded, and confidence
@@ -334,6 +336,7 @@ def test_adjustment_multiplies_every_time_and_says_so():
     assert "assumed" in after.notes[-1]
     assert "1.50" in after.notes[-1]
     assert adjust_for_load(before, 1.0, 0.0) == before
+    assert adjust_for_load(before, 1.004, 0.004) == before  # it would read "multiplied by 1.00, because 0% is busy"
 
 
 def test_load_can_change_the_choice(monkeypatch):
@@ -341,18 +344,18 @@ def test_load_can_change_the_choice(monkeypatch):
     monkeypatch.setattr("trainpilot.predictors.predict", lambda w, b, **_: prediction(b, totals[b]))
     monkeypatch.setattr(f"{MACHINE_MODULE}.usable_cores", lambda: 2)
     backends = [FakeBackend("cpu"), FakeBackend("cuda", utilization=0.0)]
-    idle = select(object(), backends=backends, hardware_state=IDLE, profile=PROFILE)
-    busy = select(object(), backends=backends, hardware_state={"cpu_utilization": 1.0}, profile=PROFILE)
+    idle = select(WORKLOAD, backends=backends, hardware_state=IDLE, profile=PROFILE)
+    busy = select(WORKLOAD, backends=backends, hardware_state={"cpu_utilization": 1.0}, profile=PROFILE)
     assert (idle.backend, busy.backend) == ("cpu", "cuda")
     shared = [FakeBackend("cpu"), FakeBackend("cuda", utilization=1.0)]
-    both = select(object(), backends=shared, hardware_state={"cpu_utilization": 1.0}, profile=PROFILE)
+    both = select(WORKLOAD, backends=shared, hardware_state={"cpu_utilization": 1.0}, profile=PROFILE)
     assert both.backend == "cpu"
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", True, None, math.nan])
 def test_wrong_utilization_is_refused(value):
     with pytest.raises(ObservationError, match="cpu_utilization"):
-        select(object(), backends=[FakeBackend("cpu")], hardware_state={"cpu_utilization": value}, profile=PROFILE)
+        select(WORKLOAD, backends=[FakeBackend("cpu")], hardware_state={"cpu_utilization": value}, profile=PROFILE)
 
 
 # ------------------------------------------------------------------ memory of the device, rules
@@ -361,9 +364,9 @@ def test_wrong_utilization_is_refused(value):
 def test_memory_of_the_device_and_the_given_limit_are_used(monkeypatch):
     monkeypatch.setattr("trainpilot.predictors.predict", lambda w, b, **_: prediction(b, 1.0, peak=2.0**30))
     small, large = FakeBackend("cuda", memory=2**29), FakeBackend("cpu", memory=2**34)
-    assert select(object(), backends=[small, large], hardware_state=IDLE, profile=PROFILE).backend == "cpu"
+    assert select(WORKLOAD, backends=[small, large], hardware_state=IDLE, profile=PROFILE).backend == "cpu"
     with pytest.raises(NoDataError, match="does not fit"):
-        select(object(), backends=[large], hardware_state=IDLE, profile=PROFILE, memory_limit_bytes=2**29)
+        select(WORKLOAD, backends=[large], hardware_state=IDLE, profile=PROFILE, memory_limit_bytes=2**29)
 
 
 def without_data(monkeypatch):
@@ -385,7 +388,7 @@ def without_data(monkeypatch):
 def test_rules_answer_where_no_candidate_has_data(monkeypatch, names, busy, conv, rnn, backend, confidence):
     without_data(monkeypatch)
     selection = select(
-        object(),
+        WORKLOAD,
         backends=[FakeBackend(name) for name in names],
         hardware_state={"cpu_utilization": busy},
         profile={"has_conv": conv, "has_rnn": rnn},
@@ -400,7 +403,7 @@ def test_rules_do_not_answer_where_one_candidate_has_data(monkeypatch):
         "trainpilot.predictors.predict", lambda w, b, **_: prediction(b, 1.0) if b == "cpu" else unknown(b)
     )
     selection = select(
-        object(), backends=[FakeBackend("cpu"), FakeBackend("ane")], hardware_state=IDLE, profile=PROFILE
+        WORKLOAD, backends=[FakeBackend("cpu"), FakeBackend("ane")], hardware_state=IDLE, profile=PROFILE
     )
     assert (selection.backend, selection.source) == ("cpu", "learned")
 
@@ -408,13 +411,13 @@ def test_rules_do_not_answer_where_one_candidate_has_data(monkeypatch):
 def test_rules_never_answer_for_energy(monkeypatch):
     without_data(monkeypatch)
     with pytest.raises(NoDataError):
-        select(object(), backends=[FakeBackend("cpu")], hardware_state=IDLE, profile=PROFILE, objective="energy")
+        select(WORKLOAD, backends=[FakeBackend("cpu")], hardware_state=IDLE, profile=PROFILE, objective="energy")
 
 
 def test_rules_answer_that_is_no_candidate(monkeypatch):
     without_data(monkeypatch)
     selection = select(
-        object(), backends=[FakeBackend("cuda"), FakeBackend("xpu")], hardware_state=IDLE, profile=PROFILE
+        WORKLOAD, backends=[FakeBackend("cuda"), FakeBackend("xpu")], hardware_state=IDLE, profile=PROFILE
     )
     assert (selection.backend, selection.confidence, selection.clear) == ("cuda", 0.5, False)
 
@@ -441,8 +444,67 @@ def test_selection_is_frozen():
 
 def test_empty_lists_are_usage_errors():
     with pytest.raises(UsageError, match="at least one"):
-        select(object(), backends=[])
+        select(WORKLOAD, backends=[])
     with pytest.raises(UsageError, match="at least one"):
-        select(object(), backends=[FakeBackend("cpu")], settings=[])
+        select(WORKLOAD, backends=[FakeBackend("cpu")], settings=[])
     with pytest.raises(UsageError, match="memory limit"):
-        select(object(), memory_limit_bytes=0)
+        select(WORKLOAD, memory_limit_bytes=0)
+
+
+def test_reasons_tell_of_a_load_factor(monkeypatch):
+    monkeypatch.setattr("trainpilot.predictors.predict", lambda w, b, **_: prediction(b, 1.0))
+    monkeypatch.setattr(f"{MACHINE_MODULE}.usable_cores", lambda: 2)
+    busy = select(WORKLOAD, backends=[FakeBackend("cpu")], hardware_state={"cpu_utilization": 0.5}, profile=PROFILE)
+    told = [reason for reason in busy.reasons if "multiplied" in reason]
+    assert len(told) == 1
+    assert told[0].startswith("cpu: times are multiplied by 1.50, because 50%")
+    idle = select(WORKLOAD, backends=[FakeBackend("cpu")], hardware_state=IDLE, profile=PROFILE)
+    assert not any("multiplied" in reason for reason in idle.reasons)
+
+
+def test_sampled_load_leaves_out_this_process(monkeypatch):
+    from trainpilot.hardware.others import OthersMeter
+    from trainpilot.selection import load
+
+    # Both of two cores are busy, this process being one and a half of them: a quarter of the machine is taken.
+    seconds = iter([0.0, 1.0])
+    now = {"s": 0.0}
+
+    def read():
+        now["s"] = next(seconds)
+        return dict.fromkeys((0, 1), (now["s"], now["s"]))
+
+    meter = OthersMeter(read, own=lambda: 1.5 * now["s"], clock=iter([0.0, 1.0]).__next__, cpus=[0, 1])
+    monkeypatch.setattr(load, "OthersMeter", lambda: meter)
+    monkeypatch.setattr(load, "usable_cores", lambda: 2)
+    assert load.others_utilization(0.0) == pytest.approx(0.25)
+
+
+def test_more_threads_than_cores_is_a_usage_error(monkeypatch):
+    monkeypatch.setattr(f"{MACHINE_MODULE}.usable_cores", lambda: 2)
+    wanted = ExecutionSettings(threads=3)
+    with pytest.raises(UsageError, match="threads must be at most 2, .*got 3"):
+        select(WORKLOAD, backends=[FakeBackend("cpu")], settings=wanted, hardware_state=IDLE, profile=PROFILE)
+
+
+def test_what_can_be_changed_is_told_first_and_small_sizes_in_bytes():
+    with pytest.raises(NoDataError, match=r"chosen: cpu: does not fit: needs 5 MiB of 1 bytes; cuda: no driver"):
+        choose(
+            {"cpu": prediction("cpu", 1.0, peak=5.0 * 2**20)},
+            limits=Limits(memory_bytes={"cpu": 1}),
+            excluded={"cuda": "no driver"},
+        )
+
+
+@pytest.mark.parametrize("given", ["mlp", None, object()])
+def test_only_a_workload_can_be_selected_for(given):
+    with pytest.raises(UsageError, match="make one with Workload"):
+        select(given, backends=[FakeBackend("cpu")])
+
+
+@pytest.mark.parametrize("name", [None, 3])
+def test_backend_that_is_no_name(name):
+    with pytest.raises(UnknownNameError, match="backend"):
+        usable_backend(name)
+    with pytest.raises(UnknownNameError, match="backend"):
+        select(WORKLOAD, backends=[name])

@@ -142,9 +142,9 @@ def choose(
             assert amount is not None  # checked just now
             amounts[label] = amount
     if not amounts:
-        raise NoDataError(
-            "no backend can be chosen: " + "; ".join(f"{label}: {reason}" for label, reason in left_out.items())
-        )
+        # What runs here but was left out comes first: that is what the user can change.
+        order = [*candidates, *(label for label in left_out if label not in candidates)]
+        raise NoDataError("no backend can be chosen: " + "; ".join(f"{label}: {left_out[label]}" for label in order))
     unknown = [label for label, prediction in candidates.items() if not is_known(prediction)]
     probabilities = dict(zip(amounts, probability_smallest(list(amounts.values())), strict=True))
     best = max(amounts, key=lambda label: (probabilities[label], -amounts[label].value))
@@ -233,4 +233,6 @@ def _quantity(amount: Estimate, unit: str) -> str:
 
 
 def _bytes(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+    if size >= 2**30:
+        return f"{size / 2**30:.2f} GiB"
+    return f"{size / 2**20:.0f} MiB" if size >= 2**20 else f"{size:.0f} bytes"

@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
+from trainpilot.hardware import usable_cores
+from trainpilot.hardware.others import OthersMeter
 from trainpilot.predictors import Prediction
+
+LOAD_INTERVAL_S = 0.5
+"""Time over which the load is sampled: a shorter one takes a single interruption for a load."""
+_NOTE = "times are multiplied by"
+
+
+def others_utilization(interval_s: float = LOAD_INTERVAL_S) -> float:
+    """Share of the usable cores, 0 to 1, that everything but this process keeps busy; takes ``interval_s`` seconds."""
+    meter = OthersMeter()
+    time.sleep(interval_s)
+    cores = meter.cores()
+    assert cores is not None  # only shorter intervals cannot tell
+    return min(1.0, cores / usable_cores())
+
+
+def load_notes(prediction: Prediction) -> list[str]:
+    """What ``adjust_for_load`` noted in a prediction."""
+    return [note for note in prediction.notes if note.startswith(_NOTE)]
 
 
 def interference_factor(utilization: float, *, threads: int, cores: int) -> float:
@@ -26,19 +47,22 @@ def interference_factor(utilization: float, *, threads: int, cores: int) -> floa
 def adjust_for_load(prediction: Prediction, factor: float, utilization: float) -> Prediction:
     """Multiply every time of a prediction by an interference factor and say so in its notes.
 
+    A factor that rounds to 1.00 is within what sampling can tell and changes nothing.
+
     Args:
         prediction: Times of a machine that does nothing else.
         factor: From ``interference_factor``.
         utilization: Observed busy share, 0 to 1, for the note.
     """
-    if factor == 1.0:
+    if f"{factor:.2f}" == "1.00":
         return prediction
 
     def slowed(value: float) -> float:
         return value * factor
 
     note = (
-        f"times are multiplied by {factor:.2f}, because {utilization:.0%} of the device is busy (assumed: fair share)"
+        f"{_NOTE} {factor:.2f}, because {utilization:.0%} of the device is busy now (assumed: fair share); "
+        "a prediction for the quiet device leaves this out"
     )
     step, setup, epoch, total = (
         prediction.step_time_s,

@@ -11,12 +11,12 @@ from typing import Any
 from trainpilot import predictors, rules
 from trainpilot.backends import Backend, ExecutionSettings, candidate_backends, get_backend
 from trainpilot.errors import BackendUnusableError, NoDataError, ObservationError, UnsupportedError, UsageError
-from trainpilot.hardware import sample_load, usable_cores
+from trainpilot.hardware import usable_cores
 from trainpilot.predictors import Prediction
 from trainpilot.profiling import WorkloadProfile
 from trainpilot.profiling import profile as profile_step
 from trainpilot.selection.choice import Limits, Selection, choose, is_known, no_data_reason, unknown_prediction
-from trainpilot.selection.load import adjust_for_load, interference_factor
+from trainpilot.selection.load import adjust_for_load, interference_factor, load_notes, others_utilization
 from trainpilot.settings import load_settings
 from trainpilot.workload import Workload
 
@@ -30,11 +30,22 @@ def usable_backend(name: str | Backend) -> Backend:
         UnknownNameError: No backend has that name.
         BackendUnusableError: It cannot run here; the text has the reason.
     """
-    backend = get_backend(name) if isinstance(name, str) else name
+    backend = _backend(name)
     found = backend.probe(load_settings().probe_timeout_s)
     if not found.usable:
         raise BackendUnusableError(f"backend {backend.name} cannot be used here: {found.reason}")
     return backend
+
+
+def check_threads(settings: ExecutionSettings) -> None:
+    """Refuse more threads than there are usable cores.
+
+    Raises:
+        UsageError: There are more.
+    """
+    cores = usable_cores()
+    if settings.threads is not None and settings.threads > cores:
+        raise UsageError(f"threads must be at most {cores}, the usable cores of this machine, got {settings.threads}")
 
 
 def predict_under_load(
@@ -105,13 +116,19 @@ def select(
 
     Raises:
         UnknownNameError: A backend or the objective does not exist.
-        UsageError: ``backends`` or ``settings`` is empty, or a limit is not above 0.
+        UsageError: ``workload`` is no Workload, ``backends`` or ``settings`` is empty, a limit is not above 0, or more
+            threads are asked for than there are usable cores.
         BackendUnusableError: No candidate can be used; the text has the reason of each.
         NoDataError: No candidate is within the limits.
     """
+    if not isinstance(workload, Workload):
+        raise UsageError(f"select takes a Workload, got {type(workload).__name__}: make one with Workload(model, ...)")
     if memory_limit_bytes is not None and memory_limit_bytes < 1:
         raise UsageError(f"memory limit must be at least 1 byte, got {memory_limit_bytes}")
     variants = _variants(settings)
+    for variant in variants:
+        if variant is not None:
+            check_threads(variant)
     usable, excluded = _probe(backends)
     if not usable:
         told = "; ".join(f"{name}: {reason}" for name, reason in excluded.items())
@@ -138,7 +155,14 @@ def select(
         return _by_rules(profile, predictions, excluded, utilization)
     limits = Limits(memory_bytes=room, power_w=power_limit_w)
     selection = choose(predictions, objective=objective, limits=limits, excluded=excluded)
-    return dataclasses.replace(selection, settings=labelled[selection.candidate][1])
+    loaded = [f"{label}: {note}" for label, found in predictions.items() for note in load_notes(found)]
+    return dataclasses.replace(
+        selection, settings=labelled[selection.candidate][1], reasons=(*selection.reasons, *loaded)
+    )
+
+
+def _backend(given: str | Backend) -> Backend:
+    return given if isinstance(given, Backend) else get_backend(given)
 
 
 def _variants(settings: ExecutionSettings | Sequence[ExecutionSettings] | None) -> tuple[ExecutionSettings | None, ...]:
@@ -156,7 +180,7 @@ def _probe(backends: Sequence[str | Backend] | None) -> tuple[list[Backend], dic
     elif isinstance(backends, str) or not backends:
         raise UsageError("backends to compare: give a list of at least one name")
     else:
-        candidates = [get_backend(item) if isinstance(item, str) else item for item in backends]
+        candidates = [_backend(item) for item in backends]
     usable: list[Backend] = []
     excluded: dict[str, str] = {}
     limit = load_settings().probe_timeout_s
@@ -180,7 +204,7 @@ def _label(name: str, variant: ExecutionSettings | None, variants: Sequence[Exec
 
 def _cpu_utilization(hardware_state: Mapping[str, Any] | None) -> float:
     if hardware_state is None:
-        return sample_load().cpu_utilization
+        return others_utilization()
     value = hardware_state.get("cpu_utilization")
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise ObservationError(f"hardware state: cpu_utilization must be a share from 0 to 1, got {value!r}")
