@@ -355,3 +355,45 @@ def test_profile_can_be_observed_and_predicted(agent):
 def test_wrong_configuration_is_refused(agent, config, size, error):
     with pytest.raises(error):
         agent.profile_workload(config, size)
+
+
+# ------------------------------------------------------------------ what is no profile, no backend, no environment
+
+
+@pytest.mark.parametrize("action", [None, 3])
+def test_act_needs_the_name_of_a_backend(agent, action):
+    with pytest.raises(UnknownNameError, match="auto"):
+        agent.act(action, Environment())
+
+
+@pytest.mark.parametrize("environment", [None, object(), {}])
+def test_act_needs_an_environment(agent, environment):
+    with pytest.raises(UsageError, match="execute_training"):
+        agent.act("cpu", environment)
+
+
+@pytest.mark.parametrize("spec", ["x", 3, {}, {"settings": {}}])
+def test_workload_of_a_profile_must_be_one(agent, spec):
+    with pytest.raises(ObservationError, match="workload must be what profile_workload gave"):
+        agent.predict_performance(six_keys(workload=spec), "cpu")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dataset_size": "x"}, {"dataset_size": 0}, {"epochs": 1.5}, {"batch_size": None}, {"batch_size": True}]
+)
+def test_plan_in_a_profile_must_be_whole_numbers(agent, changes):
+    with pytest.raises(ObservationError, match=f"{next(iter(changes))} must be a whole number"):
+        agent.predict_performance(six_keys(**changes), "cpu")
+
+
+def test_assumed_dataset_size_is_told_once(agent, monkeypatch, caplog):
+    class Calibrated:
+        def calibration(self):
+            return Calibration("m", "cpu", 1, "float32", {"matmul_flops_per_s": 3e9}, {}, NOW)
+
+    monkeypatch.setattr(f"{MODULE}.get_backend", lambda name: Calibrated())
+    agent.predict_performance(six_keys(dataset_size=np.int64(1000)), "cpu")
+    assert "assumed" not in caplog.text
+    for _ in range(2):
+        agent.predict_performance(six_keys(), "cpu")
+    assert caplog.text.count("50000 samples are assumed") == 1

@@ -6,14 +6,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 import numpy as np
 
 from trainpilot import predictors, rules, zoo
-from trainpilot.backends import get_backend
-from trainpilot.errors import BackendUnusableError, NoDataError, ObservationError
+from trainpilot.backends import backend_names, get_backend
+from trainpilot.errors import BackendUnusableError, NoDataError, ObservationError, UnknownNameError, UsageError
 from trainpilot.predictors import Estimate, Prediction
 from trainpilot.profiling import profile as profile_step
 from trainpilot.profiling.result import DOCUMENTED_KEYS
@@ -30,6 +30,8 @@ ASSUMED_DATASET_SIZE = 50_000
 """Samples where a profile does not tell; the default of ``Workload``."""
 FLOPS_PER_PARAMETER = 6
 """Of one sample: a multiply-add is 2 FLOPs, done once forward and twice backward (Kaplan et al. 2020, table 1)."""
+
+_PLAN_KEYS = ("dataset_size", "epochs", "batch_size")
 
 _logger = logging.getLogger("trainpilot")
 
@@ -54,7 +56,7 @@ class HardwareOrchestrator:
         self._clock = clock
         self._state: dict[str, Any] | None = None
         self._profile: dict[str, Any] = {}
-        self._unknown_told: set[str] = set()
+        self._told: set[str] = set()
 
     def profile_workload(self, model_config: Mapping[str, Any], dataset_size: int) -> dict[str, Any]:
         """Count what one training step of a model does. The model is really built; nothing is run.
@@ -106,21 +108,28 @@ class HardwareOrchestrator:
         """Return the training time of the profiled plan on a backend, in s.
 
         NaN where nothing is known, for example for a backend that does not exist on this machine: unknown is not a
-        number that looks like one. The reason is then logged once. ``explain_performance`` gives the interval, the
-        source and the assumptions.
+        number that looks like one. The reason is then logged once, as is an assumed ``dataset_size``.
+        ``explain_performance`` gives the interval, the source and the assumptions.
 
         Raises:
             UnknownNameError: No backend has that name.
             ObservationError: The profile lacks a documented key.
         """
         prediction = self.explain_performance(profile, backend)
-        if prediction.total_time_s is not None:
-            return prediction.total_time_s.value
-        reason = "; ".join(prediction.notes) or "no data"
-        if reason not in self._unknown_told:
-            self._unknown_told.add(reason)
-            _logger.warning("the training time on %s is unknown: %s", backend, reason)
-        return math.nan
+        if prediction.total_time_s is None:
+            self._tell_once(f"the training time on {backend} is unknown: {'; '.join(prediction.notes) or 'no data'}")
+            return math.nan
+        if profile.get("workload") is None and "dataset_size" not in profile:
+            self._tell_once(
+                f"the profile has no dataset_size, so {ASSUMED_DATASET_SIZE} samples are assumed; "
+                "add the key to the profile"
+            )
+        return prediction.total_time_s.value
+
+    def _tell_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            _logger.warning("%s", message)
 
     def explain_performance(self, profile: Mapping[str, Any], backend: str) -> Prediction:
         """Predict the profiled plan on a backend, with interval, source and notes.
@@ -186,8 +195,16 @@ class HardwareOrchestrator:
 
         Raises:
             UnknownNameError: No backend has that name.
+            UsageError: ``environment`` cannot train.
             BackendUnusableError: The backend cannot be used here; another one is never put in its place.
         """
+        if not isinstance(action, str):
+            raise UnknownNameError("backend", action, ("auto", *backend_names()))
+        if not callable(getattr(environment, "execute_training", None)):
+            raise UsageError(
+                f"environment must have execute_training(backend, workload_profile), as a TrainingEnvironment has, "
+                f"got {type(environment).__name__}"
+            )
         return environment.execute_training(action, self._profile)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
@@ -226,6 +243,10 @@ def _check_profile(profile: Mapping[str, Any]) -> None:
                 raise ObservationError(f"workload profile: {key} must be true or false, got {value!r}")
         elif not _is_number(value) or not 0 <= value < math.inf:
             raise ObservationError(f"workload profile: {key} must be a number of at least 0, got {value!r}")
+    for key in _PLAN_KEYS:
+        value = profile.get(key, 1)
+        if not _is_number(value) or not isinstance(value, Integral) or value < 1:
+            raise ObservationError(f"workload profile: {key} must be a whole number of at least 1, got {value!r}")
 
 
 def _is_bool(value: object) -> bool:
@@ -241,7 +262,9 @@ def _workload_of(profile: Mapping[str, Any]) -> Workload | None:
     spec = profile.get("workload")
     if spec is None:
         return None
-    plan = {key: profile[key] for key in ("dataset_size", "epochs", "batch_size") if key in profile}
+    if not isinstance(spec, Mapping) or "model" not in spec:
+        raise ObservationError(f"workload profile: workload must be what profile_workload gave, got {spec!r}")
+    plan = {key: profile[key] for key in _PLAN_KEYS if key in profile}
     return Workload.from_spec({**spec, **plan})
 
 
