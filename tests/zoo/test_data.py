@@ -311,6 +311,20 @@ def test_one_class_alone_is_refused_unless_more_are_said_to_exist():
     with pytest.raises(DataError, match="all labels are 0; a classifier needs at least two classes"):
         training_data(X, np.zeros(10, int))
     assert training_data(X, np.zeros(10, int), classes=2).classes == 2
+    with pytest.raises(DataError, match="all labels are 3; a classifier needs at least two classes"):
+        training_data(X, np.full(10, 3))
+
+
+def test_held_out_labels_that_have_nothing_in_common_with_the_others_are_refused():
+    with pytest.raises(DataError, match=r"no label of y_val is in y_train: y_val\[0\] is 9, y_train ends at 1"):
+        training_data(X, Y, X, np.full(10, 9))
+
+
+def test_ragged_lists_are_refused_in_one_line():
+    with pytest.raises(DataError, match="X_train must be one array of numbers: its rows differ"):
+        training_data([[1.0, 2.0], [3.0]], [0, 1])
+    with pytest.raises(DataError, match="y_train must be one array"):
+        training_data([[1.0], [3.0]], [[0], [1, 2]])
 
 
 def test_held_out_samples_of_another_shape_are_refused():

@@ -85,10 +85,13 @@ def training_data(
         x_val, y_val = validate_arrays(x_val, y_val, classes, names=("X_val", "y_val"))
         if x_val.shape[1:] != x.shape[1:]:
             raise DataError(f"X_val has samples of shape {x_val.shape[1:]}, X_train of shape {x.shape[1:]}")
+        if not np.isin(y_val, y).any():
+            # A rare class may be held out only, but labels that have nothing in common are a mistake.
+            raise DataError(f"no label of y_val is in y_train: y_val[0] is {y_val[0]}, y_train ends at {y.max()}")
+    if classes is None and y.min() == y.max() and np.isin(y_val, y).all():
+        raise DataError(f"{name}: all labels are {y[0]}; a classifier needs at least two classes")
     highest = int(max(y.max(), y_val.max(initial=0)))
     found = highest + 1 if classes is None else classes
-    if found < 2:
-        raise DataError(f"{name}: all labels are 0; a classifier needs at least two classes")
     return TrainingData(x_train=x, y_train=y, x_val=x_val, y_val=y_val, classes=found, name=name, source=source)
 
 

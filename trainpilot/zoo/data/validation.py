@@ -35,7 +35,19 @@ def validate_arrays(
             number, negative, or not below ``classes``.
     """
     x_name, y_name = names
-    return _samples(np.asarray(X), x_name, _labels(np.asarray(y), y_name, classes), y_name)
+    return _samples(as_array(X, x_name), x_name, _labels(as_array(y, y_name), y_name, classes), y_name)
+
+
+def as_array(value: Any, name: str) -> Array:
+    """Return the value as one array.
+
+    Raises:
+        DataError: It holds lists of different lengths.
+    """
+    try:
+        return np.asarray(value)
+    except ValueError:  # numpy's text tells of its internals
+        raise DataError(f"{name} must be one array of numbers: its rows differ in length or shape") from None
 
 
 def _samples(x: Array, name: str, y: Array, y_name: str) -> tuple[Array, Array]:
