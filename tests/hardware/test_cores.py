@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hardware.systems import version_1, version_2, write
+from trainpilot.errors import UsageError
 from trainpilot.hardware import cores, usable_cores
 from trainpilot.hardware.cgroups import cpu_quota
 from trainpilot.hardware.cores import cores_by_environment, granted_cores
@@ -127,3 +128,11 @@ def test_granted_cores_are_within_affinity_and_quota(
     assert 1 <= granted <= affinity
     assert granted == 1 or granted * period <= quota
     assert granted == affinity or (granted + 1) * period > quota
+
+
+def test_more_threads_than_cores_are_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "granted_cores", lambda: 4)
+    cores.check_threads(None)
+    cores.check_threads(4)
+    with pytest.raises(UsageError, match="99 threads were asked, but this process may use 4 cores: give at most 4"):
+        cores.check_threads(99)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import trainpilot as tp
 from tests.predictors.rows import FIGURES, dataset, frame, group, law_s, measurement, model_step, profile_of
 from trainpilot.backends import ExecutionSettings
-from trainpilot.errors import BackendUnusableError, NoDataError, PredictorError, UnknownNameError
-from trainpilot.hardware import Calibration
+from trainpilot.errors import BackendUnusableError, NoDataError, PredictorError, UnknownNameError, UsageError
+from trainpilot.hardware import Calibration, cores
 from trainpilot.predictors import registry, service
 from trainpilot.predictors.fitting import fit_predictor
 from trainpilot.predictors.labels import clean
@@ -32,6 +32,7 @@ class DeviceDouble:
         self._figures = figures
         self._reason = reason
         self.probed = 0
+        self.simulated = False
 
     def calibration(self, settings=None, *, refresh=False, run=True):
         if self._reason:
@@ -158,7 +159,8 @@ def test_c03_unseen_categories_are_never_priced_as_others(predictor, change, tex
     assert text in str(caught.value)
 
 
-def test_c03_an_unseen_setting_falls_back_to_calibration_and_says_so(predictor):
+def test_c03_an_unseen_setting_falls_back_to_calibration_and_says_so(predictor, monkeypatch):
+    monkeypatch.setattr(cores, "granted_cores", lambda: 4)
     registry.activate("cpu", registry.store_version(predictor))
     found = ask(row(), settings=ExecutionSettings(threads=3))
     assert found.source == "analytic"
@@ -227,6 +229,68 @@ def test_operators_without_a_formula_leave_no_valid_interval(predictor):
     assert any("no formula" in note for note in found.notes)
 
 
+CLAMPED = "batch size 64 is more than the 10 samples: each epoch is one step of 10"
+
+
+def test_a_batch_beyond_the_data_is_predicted_at_the_size_of_the_data():
+    large = tp.Workload("mlp", settings={"width": 8}, batch_size=64, dataset_size=10, epochs=2)
+    right = tp.Workload("mlp", settings={"width": 8}, batch_size=10, dataset_size=10, epochs=2)
+    expected = service.predict(right, settings=ONE_THREAD)
+    # The caller may have traced the batch that was asked for.
+    for profile in (None, tp.profile(large)):
+        found = service.predict(large, settings=ONE_THREAD, profile=profile)
+        assert found.notes[0] == CLAMPED
+        assert dataclasses.replace(found, notes=found.notes[1:]) == expected
+        assert found.epoch_time_s.value == pytest.approx(found.step_time_s.value)
+    assert not any("is more than the" in note for note in expected.notes)
+    assert not any("last batch" in note for note in expected.notes)
+
+
+def six_numbers(batch_size):
+    import torch
+
+    return torch.zeros(batch_size, 6)
+
+
+def test_fixed_inputs_beyond_the_data_are_scaled():
+    import torch
+
+    module = torch.nn.Linear(6, 3)
+    large = tp.Workload(module, six_numbers(64), batch_size=64, dataset_size=10, epochs=1)
+    right = tp.Workload(module, six_numbers, batch_size=10, dataset_size=10, epochs=1)
+    found = service.predict(large, settings=ONE_THREAD)
+    expected = service.predict(right, settings=ONE_THREAD)
+    assert CLAMPED in found.notes
+    assert found.step_time_s.value == pytest.approx(expected.step_time_s.value, rel=0.05)
+    assert found.epoch_time_s.value == pytest.approx(found.step_time_s.value)
+
+
+def test_more_threads_than_cores_are_told_before_torch_is_loaded():
+    # The count is wrong for every workload, so none is looked at.
+    code = """
+import sys
+from trainpilot.backends import ExecutionSettings
+from trainpilot.errors import UsageError
+from trainpilot.predictors import predict
+try:
+    predict(None, settings=ExecutionSettings(threads=9999))
+except UsageError as error:
+    print("9999 threads were asked" in str(error), [m for m in ("torch", "xgboost") if m in sys.modules])
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "True []"
+
+
+def test_a_given_predictor_may_be_about_a_machine_with_more_threads(predictor):
+    found = ask(row(), settings=ExecutionSettings(threads=9999), predictor=predictor)
+    assert any("threads 9999 (measured: 1)" in note for note in found.notes)
+
+
+def test_more_threads_than_cores_are_a_usage_error():
+    with pytest.raises(UsageError, match="9999 threads"):
+        ask(row(), settings=ExecutionSettings(threads=9999))
+
+
 def test_accumulation_saves_optimizer_steps(predictor):
     asked = row("embedding")
     each = ask(asked, predictor=predictor, plan=workload(16, epochs=1)).epoch_time_s.value
@@ -280,7 +344,7 @@ def test_to_dict_is_the_documented_document(predictor):
     assert isinstance(content["notes"], list)
 
 
-@given(st.integers(1, 400), st.integers(1, 5), st.integers(1, 8))
+@given(st.integers(16, 400), st.integers(1, 5), st.integers(1, 8))
 @settings(max_examples=25, deadline=None)
 def test_more_data_or_epochs_never_take_less_time(predictor, size, epochs, accumulate):
     def total(**plan):

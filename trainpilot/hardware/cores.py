@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from trainpilot.errors import UsageError
 from trainpilot.hardware.cgroups import cpu_quota
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,19 @@ def usable_cores() -> int:
     logged as a warning, once.
     """
     return cores_by_environment(granted_cores(), os.environ)
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse more threads than the system grants cores; None means all usable ones.
+
+    Raises:
+        UsageError: ``threads`` is more than that.
+    """
+    granted = granted_cores()
+    if threads is not None and threads > granted:
+        raise UsageError(
+            f"{threads} threads were asked, but this process may use {granted} cores: give at most {granted} threads"
+        )
 
 
 def granted_cores(root: Path = Path("/")) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainpilot.backends import ExecutionSettings, get_backend
 from trainpilot.errors import ArtifactError, BackendUnusableError, NoDataError
-from trainpilot.hardware import machine, usable_cores
+from trainpilot.hardware import check_threads, machine, usable_cores
 from trainpilot.predictors.analytic import calibrated_step_time_s
 from trainpilot.predictors.prediction import Estimate, Prediction, Source
 from trainpilot.predictors.table import Context, table_of_profile
@@ -71,23 +71,35 @@ def predict(
         workload: What to train.
         backend: Name of the backend.
         settings: Execution settings; default: the workload's dtype on all usable threads.
-        profile: Profile of the workload, if it is at hand; default: it is traced now.
+        profile: Profile of the workload, if it is at hand; default: it is traced now. A batch that is larger than
+            the data holds all of them, and is traced at that size.
         predictor: Predictor to ask; default: the one in use. One that is given is asked about its own machine.
         calibrate: Probe the backend for a few seconds if there is no predictor and nothing is cached.
 
     Raises:
         UnknownNameError: There is no such backend.
+        UsageError: More threads are asked than this process may use.
         ModelError: The workload cannot be traced.
         PredictorError: A feature of the profile is not finite; the text names it.
     """
     device = get_backend(backend)
     if settings is None:
         settings = ExecutionSettings(dtype=workload.dtype)
-    if profile is None:
+    if predictor is None and not device.simulated:  # a predictor that is given may be about another machine
+        check_threads(settings.threads)
+    notes: list[str] = []
+    plan = workload.plan
+    clamped = plan.batch_size > plan.dataset_size
+    if clamped:
+        size = plan.dataset_size
+        notes.append(f"batch size {plan.batch_size} is more than the {size} samples: each epoch is one step of {size}")
+        plan = dataclasses.replace(plan, batch_size=size)
+    fixed = workload.example_inputs is not None and not callable(workload.example_inputs)
+    if profile is None or (clamped and not fixed and profile.batch_size > plan.batch_size):
         from trainpilot.profiling import profile as trace
 
-        profile = trace(workload)
-    notes: list[str] = []
+        # Fixed inputs have one size only; the amounts of their trace are scaled.
+        profile = trace(workload if fixed else dataclasses.replace(workload, batch_size=plan.batch_size))
     given = predictor
     if predictor is None:
         from trainpilot.predictors.registry import load_active
@@ -99,7 +111,7 @@ def predict(
     threads = usable_cores() if settings.threads is None else settings.threads
     context = Context(_machine_id(given), backend, threads, settings.dtype, settings.memory_format)
     # A batch that cannot be traced (batch normalisation of one sample) is traced at another size.
-    table = table_of_profile(profile, context, batch_scale=workload.plan.batch_size / profile.batch_size)
+    table = table_of_profile(profile, context, batch_scale=plan.batch_size / profile.batch_size)
     known: _Known | None = None
     if predictor is not None:
         try:
@@ -119,7 +131,7 @@ def predict(
     if profile.uncounted_ops and known.step.low is not None:
         known = dataclasses.replace(known, step=Estimate(known.step.value), in_range=False)
         notes.append("no interval is valid where some operators have no formula for their FLOPs")
-    return _assemble(workload.plan, profile, known, table, [*notes, *known.notes, *profile.notes])
+    return _assemble(plan, profile, known, table, [*notes, *known.notes, *profile.notes])
 
 
 def _machine_id(given: Predictor | None) -> str:
