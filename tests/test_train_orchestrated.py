@@ -19,10 +19,11 @@ import torch
 from torch import nn
 
 import trainpilot as tp
-from trainpilot.backends import Backend, DeviceInfo, Usability, get_backend
+from trainpilot.backends import Backend, DeviceInfo, ExecutionSettings, Usability, get_backend
 from trainpilot.errors import (
     BackendUnusableError,
     DataError,
+    LossRequiredError,
     ModelError,
     NonFiniteLossError,
     StoreError,
@@ -34,6 +35,7 @@ from trainpilot.errors import (
 from trainpilot.hardware import Calibration, machine, usable_cores
 from trainpilot.hardware.calibration import cache_path, decisive_versions
 from trainpilot.hardware.probes import PROBES_VERSION
+from trainpilot.predictors import Estimate
 from trainpilot.store import import_spilled, open_store
 from trainpilot.train_orchestrated import TrainingEnvironment, TrainOptions, format_result, main, run_training, train
 from trainpilot.workload import Workload
@@ -62,6 +64,12 @@ def some_digits() -> TrainingData:
     return TrainingData(whole.x_train[:200], whole.y_train[:200], whole.x_val[:100], whole.y_val[:100], 10, "digits")
 
 
+@pytest.fixture
+def quiet(monkeypatch) -> None:
+    """Whatever else runs on the machine is not seen."""
+    monkeypatch.setattr("trainpilot.train_orchestrated.record.contention", lambda signs, **_: "")
+
+
 # ------------------------------------------------------------------ train()
 
 
@@ -74,7 +82,7 @@ def mlp(**changes: Any) -> Workload:
     return Workload("mlp", settings={"features": 64, "classes": 10}, **{"batch_size": 32, "epochs": 8, **changes})
 
 
-def test_training_is_real_and_recorded(some_digits):
+def test_training_is_real_and_recorded(some_digits, quiet):
     result = train(mlp(), some_digits, "cpu")
     assert result.status == "success"
     assert result.loss < 0.5 * result.initial_loss
@@ -342,10 +350,10 @@ def test_d09_auto_takes_the_next_backend_and_says_why(some_digits, monkeypatch, 
 
 @pytest.mark.parametrize("error", [StoreError("the file is damaged"), PermissionError(13, "Permission denied")])
 def test_row_goes_to_a_file_where_the_store_cannot_take_it(some_digits, monkeypatch, caplog, data_dir, error):
-    def closed(url=None):
+    def closed(store, row):
         raise error
 
-    monkeypatch.setattr("trainpilot.store.open_store", closed)
+    monkeypatch.setattr("trainpilot.store.TimingStore.append", closed)
     result = train(mlp(epochs=1), some_digits, "cpu")
     assert result.status == "success"
     path = Path(result.recorded_in)
@@ -365,12 +373,119 @@ def test_row_goes_to_the_temporary_folder_where_the_data_folder_cannot_take_it(
     some_digits, monkeypatch, tmp_path, data_dir
 ):
     (data_dir / "spill").write_text("a file where the folder should be")
-    (data_dir / "timings.sqlite").write_bytes(b"this is no database at all, but text" * 100)
+
+    def closed(store, row):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr("trainpilot.store.TimingStore.append", closed)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = train(mlp(epochs=1), some_digits, "cpu")
     assert Path(result.recorded_in).parent == tmp_path
     assert json.loads(Path(result.recorded_in).read_text())["measurement"]["row_id"] == result.row_id
-    assert (data_dir / "timings.sqlite").read_bytes().startswith(b"this is no database")
+    assert "`trainpilot data import" in result.warnings[0]
+
+
+def test_damaged_store_is_refused_before_training_and_left_as_it_is(digits_folder, data_dir, capsys):
+    content = b"this is no database at all, but text" * 100
+    (data_dir / "timings.sqlite").write_bytes(content)
+    assert main(["--model", "small_cnn", "--dataset", str(digits_folder), "--epochs", "1"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "it is not a SQLite database" in captured.err
+    assert (data_dir / "timings.sqlite").read_bytes() == content
+    assert not (data_dir / "spill").exists()
+
+
+def test_store_in_memory_keeps_no_row_and_says_so(some_digits, monkeypatch, quiet):
+    monkeypatch.setenv("TRAINPILOT_STORE", "sqlite://")
+    result = train(mlp(epochs=1), some_digits, "cpu")
+    assert result.recorded_in == "memory"
+    assert "kept in memory" in result.warnings[0]
+    assert "memory only" in format_result(result)
+
+
+# ------------------------------------------------------------------ what a run needs, told before it begins
+
+
+def test_no_targets_need_a_loss_of_the_models_own(some_digits):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(LossRequiredError, match="y is None"):
+        train(Workload(model), (some_digits.x_train, None), "cpu")
+    assert rows() == []
+    with_loss = Workload(model, loss=lambda outputs, _targets: outputs.square().mean())
+    result = train(with_loss, (some_digits.x_train, None), "cpu")
+    assert result.loss < result.initial_loss
+
+
+def test_labels_beyond_the_classes_of_an_own_model_are_refused_before_a_step(some_digits):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
+    with pytest.raises(DataError, match="labels must be from 0 to 6, since the model has 7 classes; one is 9"):
+        train(Workload(model), (some_digits.x_train, some_digits.y_train), "cpu")
+    assert rows() == []
+
+
+def test_float64_model_trains(some_digits):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()
+    result = train(Workload(model, epochs=2), (some_digits.x_train, some_digits.y_train), "cpu")
+    assert result.loss < result.initial_loss
+
+
+def test_wrong_arguments_of_train(some_digits):
+    with pytest.raises(UsageError, match="seed"):
+        train(mlp(), some_digits, "cpu", seed=-3)
+    with pytest.raises(UsageError, match="make one with Workload"):
+        train("mlp", some_digits, "cpu")
+    with pytest.raises(UsageError, match="threads must be at most"):
+        train(mlp(), some_digits, "cpu", settings=ExecutionSettings(threads=usable_cores() + 1))
+    with pytest.raises(UnknownNameError, match="backend"):
+        train(mlp(), some_digits, None)
+    for changes in ({"seed": -1}, {"learning_rate": -1.0}):
+        with pytest.raises(UsageError, match=next(iter(changes))):
+            TrainingEnvironment(some_digits.x_train, some_digits.y_train, CONFIG, **changes)
+
+
+# ------------------------------------------------------------------ what a result tells
+
+
+def test_prediction_is_compared_with_the_steps_alone(some_digits):
+    result = train(mlp(epochs=2), some_digits, "cpu")
+    assert result.warm_up_time_s + result.training_time_s == pytest.approx(result.execution_time_s)
+    setup, total = Estimate(3.0, 2.0, 5.0, 0.9), Estimate(13.0, 10.0, 20.0, 0.9)
+    known = dataclasses.replace(
+        result,
+        prediction=dataclasses.replace(result.prediction, setup_time_s=setup, total_time_s=total, source="learned"),
+        execution_time_s=9.0,
+        setup_time_s=3.5,
+        first_step_s=0.6,
+        step_time_s=0.1,
+    )
+    assert known.predicted_training_time == Estimate(10.0, 8.0, 15.0, 0.9)  # the total without the setup
+    assert known.warm_up_time_s == pytest.approx(4.0)  # 3.5 s, and 0.5 s more than a usual step
+    assert known.training_time_s == pytest.approx(5.0)
+    text = format_result(known)
+    assert "5.00 s, predicted 10.00 s (8.00 s to 15.00 s), learned; actual / predicted = 0.50" in text
+    assert "4.00 s with the first step's surplus, predicted 3.00 s (2.00 s to 5.00 s)" in text
+    document = known.to_dict()
+    assert (document["predicted_time_s"], document["predicted_training_time_s"]) == (13.0, 10.0)
+    # Calibration figures tell no setup, so the total is that of the steps already.
+    unknown = dataclasses.replace(known, prediction=dataclasses.replace(known.prediction, setup_time_s=None))
+    assert unknown.predicted_training_time == total
+    assert "surplus, predicted unknown" in format_result(unknown)
+
+
+def test_run_under_contention_is_told(some_digits, monkeypatch, caplog):
+    monkeypatch.setattr("trainpilot.train_orchestrated.record.contention", lambda signs, **_: "a neighbour was busy")
+    result = train(mlp(epochs=1), some_digits, "cpu")
+    assert rows()[0].contended
+    assert result.warnings[-1].startswith("a neighbour was busy during the run")
+    assert "a neighbour was busy" in caplog.text
+    assert "a neighbour was busy" in format_result(result)
+
+
+def test_nothing_held_out_is_told(some_digits):
+    result = train(mlp(epochs=1), (some_digits.x_train[:2], np.array([0, 1])), "cpu")
+    assert result.validation_size == 0
+    assert "unknown: there are too few samples to hold any out" in format_result(result)
 
 
 # ------------------------------------------------------------------ TrainingEnvironment
@@ -488,6 +603,10 @@ def test_main_json(digits_folder, capsys):
         (["--model", "small_cnn", "--set", "layers=3", "--set", "layers=4"], 2, "twice"),
         (["--model", "small_cnn", "--batch-size", "0"], 2, "batch_size"),
         (["--model", "small_cnn", "--batch-size", "many"], 2, "invalid int"),
+        (["--model", "small_cnn", "--seed", "-1"], 2, "seed"),
+        (["--model", "small_cnn", "--seed", "99999999999999999999"], 2, "seed"),
+        (["--model", "small_cnn", "--threads", "9999"], 2, "threads must be at most"),
+        (["--model", "small_cnn", "--learning-rate", "nan"], 2, "learning_rate"),
         (["--model", "small_cnn", "--optimizer", "adamm"], 2, "adam"),
         (["--model", "small_cnn", "--checkpoint", "/dev/null/weights.pt"], 1, "checkpoint"),
         (["--model", "missing.py:build"], 1, "missing.py"),

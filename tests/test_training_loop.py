@@ -22,14 +22,18 @@ import trainpilot as tp
 from trainpilot.backends import TrainingSession
 from trainpilot.errors import (
     DataError,
+    LossRequiredError,
     NonFiniteLossError,
     TrainingError,
     UnsupportedError,
+    UsageError,
 )
 from trainpilot.train_orchestrated.checkpoint import check_writable, save_weights
 from trainpilot.train_orchestrated.interrupt import StopRequest
 from trainpilot.train_orchestrated.loop import train_epochs
 from trainpilot.train_orchestrated.samples import Splits, as_samples, batch_indices, split_samples
+from trainpilot.train_orchestrated.seed import check_seed
+from trainpilot.train_orchestrated.supervision import check_labels, own_loss
 from trainpilot.workload import TrainingPlan, Workload
 from trainpilot.zoo.data import TrainingData
 
@@ -101,6 +105,7 @@ def test_arrays_become_tensors_of_the_usual_types():
         (np.array([["a"], ["b"]]), np.zeros(2), "numbers"),
         (np.array([[object()], [object()]]), np.zeros(2), "numbers"),
         (np.float64(3), np.zeros(1), "one row per sample"),
+        ([[1.0], [2.0, 3.0]], np.zeros(2), "X must be one array of numbers"),
     ],
 )
 def test_arrays_that_cannot_be_used(x, y, words):
@@ -401,3 +406,50 @@ def test_unwritable_places_are_refused(tmp_path):
         check_writable(file / "weights.pt")
     check_writable(tmp_path / "weights.pt")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+# ------------------------------------------------------------------ seeds, labels, and a loss of the model's own
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**20, 1.5, "0", None])
+def test_wrong_seeds_are_refused(seed):
+    with pytest.raises(UsageError, match="seed must be a whole number"):
+        check_seed(seed)
+    assert check_seed(np.int64(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("outputs", "first", "everything", "words"),
+    [
+        ((4, 5), [0, 1, 2, 3], [0, 1, 2, 5], "from 0 to 4, since the model has 5 classes; one is 5"),
+        ((4, 5), [0, 1, 2, 3], [0, -1], "one is -1"),
+        ((4, 5), [-100] * 4, [-100] * 4, "every label is -100"),
+        ((1, 3, 5), [[0, 1, 4]], [[9, 0, 0]], "5 classes; one is 9"),  # (batch, positions, classes)
+        ((1, 5, 3), [[0, 1, 4]], [[9, 0, 0]], "5 classes; one is 9"),  # (batch, classes, positions)
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(outputs, first, everything, words):
+    with pytest.raises(DataError, match=words):
+        check_labels("mine", torch.zeros(outputs), torch.tensor(first), [torch.tensor(everything)])
+
+
+@pytest.mark.parametrize("labels", [[0, 4, -100, 2], [0, 1, 2, 3]])
+def test_labels_that_are_classes_pass(labels):
+    check_labels("mine", torch.zeros(4, 5), torch.tensor(labels), [torch.tensor(labels)])
+    check_labels("mine", torch.zeros(4), torch.tensor(labels), [torch.tensor([99])])  # nothing is classified
+
+
+def test_only_a_loss_in_the_output_counts_without_targets():
+    assert own_loss({"loss": torch.tensor(2.0), "logits": torch.zeros(4, 5)}) == 2.0
+    for outputs in (torch.zeros(4, 5), torch.zeros(4, 1), {"logits": torch.zeros(4, 5)}):
+        with pytest.raises(LossRequiredError, match="y is None"):
+            own_loss(outputs)
+
+
+def test_floats_take_the_type_of_the_model():
+    for dtype in (torch.float64, torch.float32):
+        workload = Workload(nn.Linear(3, 1).to(dtype))
+        splits = split_samples(workload, (np.zeros((10, 3)), np.zeros((10, 1))), 0)
+        assert splits.train.inputs.args[0].dtype == splits.validation.targets.dtype == dtype
+    data = TrainingData(np.zeros((4, 3), np.float32), np.arange(4), np.zeros((0, 3)), np.zeros(0), 4, "some")
+    assert split_samples(Workload(nn.Linear(3, 4).double()), data, 0).train.inputs.args[0].dtype == torch.float64

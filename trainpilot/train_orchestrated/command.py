@@ -15,7 +15,11 @@ from typing import Any, NoReturn
 from trainpilot import zoo
 from trainpilot.backends import ExecutionSettings, get_backend
 from trainpilot.errors import TrainPilotError, UsageError
+from trainpilot.predictors import Estimate
+from trainpilot.selection import check_threads
+from trainpilot.train_orchestrated.record import MEMORY, STORE
 from trainpilot.train_orchestrated.result import Progress, TrainingResult
+from trainpilot.train_orchestrated.seed import check_seed
 from trainpilot.train_orchestrated.training import AUTO, train
 from trainpilot.workload import Workload
 from trainpilot.workload.pairs import parse_settings
@@ -25,6 +29,7 @@ from trainpilot.zoo.data import load_dataset, settings_for_data
 EXIT_INTERRUPTED = 130
 DEFAULT_EPOCHS = 5
 _PROGRESS_INTERVAL_S = 2.0
+_PLACES = {STORE: "the timing dataset", MEMORY: "memory only, gone when the program ends"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ def run_training(options: TrainOptions, *, progress: Callable[[Progress], None] 
         TrainPilotError: As ``train`` and ``load_dataset`` do.
     """
     execution = ExecutionSettings(threads=options.threads, dtype=options.dtype)
+    check_threads(execution)
+    check_seed(options.seed)
     if options.backend != AUTO:
         get_backend(options.backend)
     is_zoo = not is_code_reference(options.model)
@@ -104,14 +111,12 @@ def format_result(result: TrainingResult) -> str:
     lines = [
         ("backend", result.backend),
         *_choice(result),
-        ("time", f"{_duration(result.execution_time_s)} (setup {_duration(result.setup_time_s)}, {steps}{each})"),
-        ("predicted", _predicted(result)),
+        ("time", f"{_duration(result.execution_time_s)} ({steps}{each})"),
+        ("training", f"{_duration(result.training_time_s)}, predicted {_predicted(result)}"),
+        ("setup", f"{_duration(result.warm_up_time_s)} with the first step's surplus, predicted {_setup(result)}"),
         ("loss", f"{_number(result.initial_loss)} at the first step, {_number(result.loss)} in the last epoch"),
-        ("accuracy", "unknown" if result.accuracy is None else f"{result.accuracy:.1%} of the held-out samples"),
-        (
-            "recorded",
-            f"row {result.row_id} in {'the timing dataset' if result.recorded_in == 'store' else result.recorded_in}",
-        ),
+        ("accuracy", _accuracy(result)),
+        ("recorded", f"row {result.row_id} in {_PLACES.get(result.recorded_in, result.recorded_in)}"),
     ]
     if result.checkpoint is not None:
         lines.append(("weights", str(result.checkpoint)))
@@ -210,14 +215,32 @@ def _choice(result: TrainingResult) -> list[tuple[str, str]]:
 
 
 def _predicted(result: TrainingResult) -> str:
-    total = result.prediction.total_time_s
-    if total is None:
+    """The steps and validation of the plan, without the setup, which is told apart (see ``warm_up_time_s``)."""
+    found = result.predicted_training_time
+    if found is None:
         return f"unknown: {'; '.join(result.prediction.notes) or 'no data'}"
-    bounds = "" if total.low is None or total.high is None else f" ({_duration(total.low)} to {_duration(total.high)})"
-    text = f"{_duration(total.value)}{bounds}, {result.prediction.source}"
-    if result.status == "interrupted" or total.value == 0:
+    text = f"{_estimated(found)}, {result.prediction.source}"
+    if result.status == "interrupted" or found.value == 0:
         return text
-    return f"{text}; actual / predicted = {result.execution_time_s / total.value:.2f}"
+    return f"{text}; actual / predicted = {result.training_time_s / found.value:.2f}"
+
+
+def _setup(result: TrainingResult) -> str:
+    setup = result.prediction.setup_time_s
+    return "unknown" if setup is None else f"{_estimated(setup)} where libraries are loaded already"
+
+
+def _estimated(found: Estimate) -> str:
+    bounds = "" if found.low is None or found.high is None else f" ({_duration(found.low)} to {_duration(found.high)})"
+    return f"{_duration(found.value)}{bounds}"
+
+
+def _accuracy(result: TrainingResult) -> str:
+    if result.accuracy is not None:
+        return f"{result.accuracy:.1%} of the held-out samples"
+    if result.validation_size == 0:
+        return "unknown: there are too few samples to hold any out"
+    return "unknown"
 
 
 def _duration(seconds: float) -> str:

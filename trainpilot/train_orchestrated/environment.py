@@ -11,6 +11,7 @@ import numpy as np
 from trainpilot import zoo
 from trainpilot.errors import UsageError
 from trainpilot.train_orchestrated.result import TrainingResult
+from trainpilot.train_orchestrated.seed import check_seed
 from trainpilot.train_orchestrated.training import train
 from trainpilot.workload import Workload
 from trainpilot.zoo.data import settings_for_data, training_data
@@ -54,6 +55,7 @@ class TrainingEnvironment:
         seed: int = 0,
         checkpoint: str | Path | None = None,
     ) -> None:
+        seed = check_seed(seed)
         name, settings = zoo.from_model_config(model_config)
         self.data = training_data(X_train, y_train, X_val, y_val, seed=seed)
         self.workload = Workload(

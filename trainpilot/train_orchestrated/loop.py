@@ -18,6 +18,7 @@ from trainpilot.predictors import RemainingTime
 from trainpilot.train_orchestrated.interrupt import StopRequest
 from trainpilot.train_orchestrated.result import EpochResult, Progress
 from trainpilot.train_orchestrated.samples import Samples, Splits, batch_indices
+from trainpilot.train_orchestrated.supervision import class_dimension
 from trainpilot.workload import TrainingPlan, main_output
 
 if TYPE_CHECKING:
@@ -222,15 +223,10 @@ def _step(session: TrainingSession, samples: Samples, index: Any, plan: Training
 
 def _count_right(prediction: Tensor | None, targets: Tensor | None) -> tuple[int, int] | None:
     """(right, all) of classified values: classes along dimension 1, or along the last one (see ``compute_loss``)."""
-    if prediction is None or targets is None or targets.is_floating_point() or prediction.ndim != targets.ndim + 1:
+    dimension = None if prediction is None or targets is None else class_dimension(prediction, targets)
+    if prediction is None or targets is None or dimension is None:
         return None
-    if prediction.shape[0] == targets.shape[0] and prediction.shape[2:] == targets.shape[1:]:
-        classes = prediction.argmax(1)
-    elif prediction.shape[:-1] == targets.shape:
-        classes = prediction.argmax(-1)
-    else:
-        return None
-    return int((classes == targets).sum()), targets.numel()
+    return int((prediction.argmax(dimension) == targets).sum()), targets.numel()
 
 
 def _described(error: Exception, place: str) -> tuple[str, TrainPilotError]:

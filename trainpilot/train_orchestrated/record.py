@@ -13,11 +13,14 @@ from trainpilot.benchmarking.timing import QUANTILES, count_outliers, quantile
 from trainpilot.errors import StoreError, TrainingError
 from trainpilot.hardware import Load, machine, usable_cores, versions
 from trainpilot.profiling import WorkloadProfile
+from trainpilot.settings import load_settings
 from trainpilot.train_orchestrated.loop import Run
 from trainpilot.workload import Workload
 from trainpilot.workload.identity import digest
 
 STORE = "store"
+MEMORY = "memory"
+"""The store is one in memory, so the row is gone when the process ends."""
 _NOISY_IQR = 0.15  # as in the benchmark: the middle half spreads over this share of the median
 
 _logger = logging.getLogger("trainpilot")
@@ -56,6 +59,12 @@ class RunContext:
     others_cores: float | None
 
 
+def interference(context: RunContext, run: Run) -> str:
+    """Say why a run was taken under contention; empty if it was not."""
+    signs = Interference(wall_s=run.wall_time_s, cpu_s=run.cpu_time_s, others_cores=context.others_cores)
+    return contention(signs, threads=context.threads, cores=usable_cores(), on_cpu=context.backend.name == "cpu")
+
+
 def as_measurement(context: RunContext, run: Run) -> Measurement:
     """Make the row of a run.
 
@@ -69,7 +78,6 @@ def as_measurement(context: RunContext, run: Run) -> Measurement:
         status, reason = "failed", reason or "no full step after the first one, so there is no label"
     good = status == "ok"
     calibration = context.backend.calibration(context.settings, run=False)
-    signs = Interference(wall_s=run.wall_time_s, cpu_s=run.cpu_time_s, others_cores=context.others_cores)
     spread = quantile(times, 0.75) - quantile(times, 0.25) if times else 0.0
     return Measurement(
         row_id=context.row_id,
@@ -115,18 +123,27 @@ def as_measurement(context: RunContext, run: Run) -> Measurement:
         cpu_time_s=run.cpu_time_s / run.steps if good else None,
         peak_memory_bytes=context.peak_memory_bytes if good else None,
         loss_finite=None if run.steps == 0 else status != "nonfinite_loss",
-        contended=bool(
-            contention(signs, threads=context.threads, cores=usable_cores(), on_cpu=context.backend.name == "cpu")
-        ),
+        contended=bool(interference(context, run)),
         noisy=bool(times) and spread > _NOISY_IQR * quantile(times, 0.5),
     )
+
+
+def check_store() -> None:
+    """Open the store once, so that a run which it could not keep is refused before it begins.
+
+    Raises:
+        UsageError: Its URL is none.
+        StoreError: It is damaged, of another schema, or cannot be opened.
+    """
+    with store.open_store():
+        pass
 
 
 def record(row: Measurement) -> tuple[str, str]:
     """Append a row to the store, or write it to a file of its own where the store cannot take it.
 
     Returns:
-        Where it is (``store`` or a path), and a warning, which is empty if all went well.
+        Where it is (``store``, ``memory`` or a path), and a warning, which is empty if all went well.
 
     Raises:
         TrainingError: There is no place to write to at all; the text is the reason.
@@ -139,7 +156,19 @@ def record(row: Measurement) -> tuple[str, str]:
             path = store.spill(row)
         except StoreError as failure:
             raise TrainingError(f"the run could not be recorded ({error}): {failure}") from None
-        warning = f"the run could not be recorded in the timing dataset ({error}); its row is in {path}"
+        warning = (
+            f"the run could not be recorded in the timing dataset ({error}); its row is in {path}: "
+            f"`trainpilot data import {path}` takes it back"
+        )
         _logger.warning("%s", warning)
         return str(path), warning
+    if _in_memory():
+        return MEMORY, "the timing dataset is kept in memory (see TRAINPILOT_STORE): the row is lost with this process"
     return STORE, ""
+
+
+def _in_memory() -> bool:
+    from sqlalchemy.engine import make_url
+
+    url = make_url(load_settings().store_url)
+    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")

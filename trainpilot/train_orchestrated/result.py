@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trainpilot.predictors import Prediction
+from trainpilot.predictors import Estimate, Prediction
 from trainpilot.selection import Selection
 
 
@@ -76,6 +76,7 @@ class TrainingResult:
         recorded_in: ``store``, or the path of the file that holds the row because the store could not take it.
         checkpoint: The file with the weights, if one was asked for.
         seed: Seed of the run.
+        validation_size: Samples that were held out.
         warnings: What did not go as it should.
     """
 
@@ -100,6 +101,7 @@ class TrainingResult:
     recorded_in: str
     checkpoint: Path | None
     seed: int
+    validation_size: int = 0
     warnings: tuple[str, ...] = ()
 
     @property
@@ -108,8 +110,38 @@ class TrainingResult:
         total = self.prediction.total_time_s
         return None if total is None else total.value
 
+    @property
+    def warm_up_time_s(self) -> float:
+        """Setup, and what the first step took longer than the median of the others: what happens once.
+
+        Predicted setup times mean the same, but were measured in processes that had trained before, where libraries
+        are loaded already; so they are told apart from the steps and not compared with a first run.
+        """
+        if self.first_step_s is None or self.step_time_s is None:
+            return self.setup_time_s
+        return self.setup_time_s + max(0.0, self.first_step_s - self.step_time_s)
+
+    @property
+    def training_time_s(self) -> float:
+        """Steps and validation: the time without ``warm_up_time_s``."""
+        return max(0.0, self.execution_time_s - self.warm_up_time_s)
+
+    @property
+    def predicted_training_time(self) -> Estimate | None:
+        """Predicted time of the steps and validation of the whole plan, in s: the total without the setup, or None."""
+        total, setup = self.prediction.total_time_s, self.prediction.setup_time_s
+        if total is None or setup is None:
+            return total
+        value = max(0.0, total.value - setup.value)
+        if total.low is None or total.high is None or setup.low is None or setup.high is None:
+            return Estimate(value)
+        # The bounds of a total are the sums of those of its parts.
+        low, high = max(0.0, total.low - setup.low), total.high - setup.high
+        return Estimate(value, min(low, value), max(high, value), total.level)
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types, with the keys of the documented API first."""
+        predicted = self.predicted_training_time
         return {
             "status": self.status,
             "backend": self.backend,
@@ -123,6 +155,9 @@ class TrainingResult:
             "planned_steps": self.planned_steps,
             "epochs": len(self.epochs),
             "predicted_time_s": self.predicted_time_s,
+            "training_time_s": self.training_time_s,
+            "predicted_training_time_s": None if predicted is None else predicted.value,
+            "warm_up_time_s": self.warm_up_time_s,
             "source": self.prediction.source,
             "row_id": self.row_id,
             "recorded_in": self.recorded_in,
@@ -136,5 +171,6 @@ class TrainingResult:
             "selection": None if self.selection is None else self.selection.to_dict(),
             "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
             "seed": self.seed,
+            "validation_size": self.validation_size,
             "warnings": list(self.warnings),
         }

@@ -13,8 +13,10 @@ from trainpilot.errors import DataError
 from trainpilot.workload import ModelInputs, Workload, map_tensors, tensor_leaves
 from trainpilot.workload.reference import is_code_reference
 from trainpilot.zoo.data import TrainingData, adapt_images, training_data
+from trainpilot.zoo.data.validation import as_array
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 VALIDATION_SHARE = 0.2
@@ -72,7 +74,7 @@ def split_samples(workload: Workload, data: Any, seed: int) -> Splits:
     if not isinstance(data, TrainingData):
         parts = _parts(data)
         if entry is None or entry.target.kind != "class" or len(entry.inputs) > 1:
-            return _split_any(parts, seed)
+            return _split_any(parts, seed, floating_dtype(workload.model))
         data = training_data(*parts, classes=entry.classes(workload.settings), seed=seed)
     x_train, x_val = data.x_train, data.x_val
     if entry is not None:
@@ -82,26 +84,38 @@ def split_samples(workload: Workload, data: Any, seed: int) -> Splits:
         if entry.inputs[0].ids is None:
             shape = entry.input_shape(workload.settings)
             x_train, x_val = adapt_images(x_train, shape), adapt_images(x_val, shape)
-    train = as_samples(x_train, data.y_train)
-    return Splits(train, as_samples(x_val, data.y_val) if len(data.y_val) else None)
+    floating = floating_dtype(workload.model)
+    train = as_samples(x_train, data.y_train, floating)
+    return Splits(train, as_samples(x_val, data.y_val, floating) if len(data.y_val) else None)
 
 
-def as_samples(x: Any, y: Any) -> Samples:
-    """Turn arrays into samples: floats become float32, whole numbers int64.
+def floating_dtype(model: Any) -> torch.dtype | None:
+    """Floating-point type that a module computes in: that of its first such parameter; None where it is not built."""
+    parameters = getattr(model, "parameters", None)
+    if parameters is None:
+        return None
+    return next((parameter.dtype for parameter in parameters() if parameter.is_floating_point()), None)
+
+
+def as_samples(x: Any, y: Any, floating: torch.dtype | None = None) -> Samples:
+    """Turn arrays into samples: floats become ``floating``, whole numbers int64.
 
     Args:
         x: An array or tensor of shape (n, ...), or a tuple or dict of them.
         y: An array or tensor of shape (n, ...), or None.
+        floating: Type of floats; default: float32.
 
     Raises:
         DataError: There are no samples, lengths differ, or a value is not finite.
     """
     inputs = ModelInputs.of(x)
     inputs = ModelInputs(
-        args=tuple(_tensor(value, f"X[{i}]" if len(inputs.args) > 1 else "X") for i, value in enumerate(inputs.args)),
-        kwargs={name: _tensor(value, f"X[{name!r}]") for name, value in inputs.kwargs.items()},
+        args=tuple(
+            _tensor(value, f"X[{i}]" if len(inputs.args) > 1 else "X", floating) for i, value in enumerate(inputs.args)
+        ),
+        kwargs={name: _tensor(value, f"X[{name!r}]", floating) for name, value in inputs.kwargs.items()},
     )
-    targets = None if y is None else _tensor(y, "y")
+    targets = None if y is None else _tensor(y, "y", floating)
     lengths = {int(leaf.shape[0]) if leaf.ndim else -1 for leaf in tensor_leaves(inputs)}
     if len(lengths) != 1 or min(lengths) < 1:
         raise DataError("X must hold arrays with one row per sample, all of the same length, and at least one sample")
@@ -148,10 +162,10 @@ def _parts(data: Any) -> tuple[Any, ...]:
     raise DataError(f"data must be TrainingData, (X, y) or (X, y, X_val, y_val), got {type(data).__name__}")
 
 
-def _split_any(parts: tuple[Any, ...], seed: int) -> Splits:
-    whole = as_samples(*parts[:2])
+def _split_any(parts: tuple[Any, ...], seed: int, floating: torch.dtype | None) -> Splits:
+    whole = as_samples(parts[0], parts[1], floating)
     if len(parts) == 4:
-        return Splits(whole, as_samples(*parts[2:]))
+        return Splits(whole, as_samples(parts[2], parts[3], floating))
     held_out = round(VALIDATION_SHARE * whole.size)
     if held_out == 0:
         return Splits(whole, None)
@@ -159,11 +173,11 @@ def _split_any(parts: tuple[Any, ...], seed: int) -> Splits:
     return Splits(whole.take(np.sort(order[held_out:])), whole.take(np.sort(order[:held_out])))
 
 
-def _tensor(value: Any, name: str) -> Tensor:
+def _tensor(value: Any, name: str, floating: torch.dtype | None) -> Tensor:
     import torch
 
     if not isinstance(value, torch.Tensor):
-        array = np.asarray(value)
+        array = as_array(value, name)
         if array.dtype.kind not in "fiubc":
             raise DataError(f"{name} must hold numbers, got dtype {array.dtype}")
         # Batches are copies, so the user's memory is only read; torch refuses arrays that it could not write to.
@@ -171,7 +185,7 @@ def _tensor(value: Any, name: str) -> Tensor:
         value = torch.from_numpy(array if usable else array.copy(order="C"))
     tensor: Tensor = value.detach().cpu()
     if tensor.is_floating_point():
-        tensor = tensor.float()
+        tensor = tensor.to(floating or torch.float32)
     elif not tensor.is_complex() and tensor.dtype != torch.bool:
         tensor = tensor.long()
     if not bool(torch.isfinite(tensor).all()):

@@ -20,13 +20,22 @@ from trainpilot.hardware.others import OthersMeter
 from trainpilot.predictors import Prediction
 from trainpilot.profiling import WorkloadProfile
 from trainpilot.profiling import profile as profile_step
-from trainpilot.selection import Selection, predict_under_load, select, usable_backend
+from trainpilot.selection import (
+    LOAD_INTERVAL_S,
+    Selection,
+    check_threads,
+    predict_under_load,
+    select,
+    usable_backend,
+)
 from trainpilot.train_orchestrated.checkpoint import check_writable, save_weights
 from trainpilot.train_orchestrated.interrupt import StopRequest
 from trainpilot.train_orchestrated.loop import Run, train_epochs
-from trainpilot.train_orchestrated.record import RunContext, as_measurement, record
+from trainpilot.train_orchestrated.record import RunContext, as_measurement, check_store, interference, record
 from trainpilot.train_orchestrated.result import Progress, TrainingResult
 from trainpilot.train_orchestrated.samples import Splits, split_samples, zoo_entry
+from trainpilot.train_orchestrated.seed import check_seed
+from trainpilot.train_orchestrated.supervision import check_labels, has_given_loss, requiring_own_loss
 from trainpilot.workload import Workload
 
 AUTO = "auto"
@@ -79,14 +88,20 @@ def train(
 
     Raises:
         UnknownNameError: No backend has that name.
-        UsageError: A number is wrong, or the plan accumulates gradients.
+        UsageError: A number is wrong, ``workload`` is no Workload, or the plan accumulates gradients.
+        StoreError: The timing dataset is damaged, of another schema, or cannot be opened; told before training.
         DataError: The data cannot be used (see ``split_samples``).
         BackendUnusableError: The backend cannot be used here; another one is never put in its place.
         UnsupportedError: The backend lacks what the workload needs.
-        ModelError: The model cannot be built or profiled, or has nothing to train.
+        ModelError: The model cannot be built or profiled, has nothing to train, or there are no targets and no loss.
         NonFiniteLossError: The loss became NaN or infinite; the run is recorded.
         TrainingError: A step failed (recorded), or the checkpoint cannot be written (refused before training).
     """
+    if not isinstance(workload, Workload):
+        raise UsageError(f"train takes a Workload, got {type(workload).__name__}: make one with Workload(model, ...)")
+    seed = check_seed(seed)
+    if settings is not None:
+        check_threads(settings)
     if workload.accumulate > 1:
         raise UsageError(f"{workload.name}: training with accumulate={workload.accumulate} is not possible; use 1")
     target = None if checkpoint is None else Path(checkpoint)
@@ -96,12 +111,14 @@ def train(
         backend = usable_backend(backend)
         if backend.simulated:
             raise BackendUnusableError(f"backend {backend.name} does not train: it is for tests and documentation")
+    check_store()
     notes: list[str] = []
     splits = split_samples(workload, data, seed)
     workload = _planned(workload, splits, epochs, batch_size, notes)
-    load = sample_load()
-    profile = profile_step(workload)
-    decision = _decide(workload, profile, backend, settings, load, notes)
+    stepped = requiring_own_loss(workload) if splits.train.targets is None else workload
+    load = sample_load(LOAD_INTERVAL_S)
+    profile = profile_step(stepped)
+    decision = _decide(stepped, profile, backend, settings, load, notes)
     return _run(workload, splits, profile, decision, load, notes, seed=seed, checkpoint=target, progress=progress)
 
 
@@ -191,6 +208,7 @@ def _run(
     others = OthersMeter()
     weights: dict[str, Any] = {}
     with decision.session as session, StopRequest() as stop:
+        _check_targets(workload, session, splits)
         # The session has seeded the initial weights and gives the process's random state back when it is closed.
         torch.manual_seed(seed)
         run = train_epochs(session, splits, workload.plan, name=workload.name, seed=seed, stop=stop, progress=progress)
@@ -215,11 +233,34 @@ def _run(
         recorded_in, warning = record(as_measurement(context, run))
     if warning:
         notes.append(warning)
+    disturbed = interference(context, run)
+    if disturbed:
+        notes.append(f"{disturbed} during the run, so its times are longer than on a quiet machine")
+        _logger.warning("%s", notes[-1])
     if run.error is not None:
         raise run.error
     if checkpoint is not None:
         save_weights(checkpoint, weights)
     return _result(workload, run, decision, context, notes, execution_time_s, recorded_in, checkpoint, seed)
+
+
+def _check_targets(workload: Workload, session: TrainingSession, splits: Splits) -> None:
+    """Refuse labels that are no classes of a model of the user's own, before its first step; zoo models know theirs.
+
+    Raises:
+        DataError: A label is no class of the model.
+    """
+    targets = splits.train.targets
+    if targets is None or targets.is_floating_point() or zoo_entry(workload) is not None or has_given_loss(workload):
+        return
+    first = splits.train.take(np.arange(min(splits.train.size, workload.plan.batch_size)))
+    assert first.targets is not None
+    try:
+        outputs = session.forward(first.inputs)
+    except Exception:  # noqa: BLE001 - the first step or the validation meets the same and tells it with its place
+        return
+    held_out = None if splits.validation is None else splits.validation.targets
+    check_labels(workload.name, outputs, first.targets, [part for part in (targets, held_out) if part is not None])
 
 
 def _result(
@@ -234,7 +275,6 @@ def _result(
     seed: int,
 ) -> TrainingResult:
     last = run.epochs[-1] if run.epochs else None
-    total = decision.prediction.total_time_s
     said = [
         f"trained {workload.name} on {decision.backend.name}: {run.reason or f'{run.steps} steps'} "
         f"in {execution_time_s:.2f} s"
@@ -244,12 +284,11 @@ def _result(
         said.append(f"loss {run.initial_loss:.3g} -> {loss:.3g}")
     if last is not None and last.accuracy is not None:
         said.append(f"held-out accuracy {last.accuracy:.1%}")
-    said.append("the time was not predicted" if total is None else f"predicted {total.value:.2f} s")
-    return TrainingResult(
+    result = TrainingResult(
         status="interrupted" if run.interrupted else "success",
         backend=decision.backend.name,
         placement=context.placement or "unknown",
-        message="; ".join(said),
+        message="",
         params=context.profile.params,
         execution_time_s=execution_time_s,
         setup_time_s=decision.setup_time_s,
@@ -267,5 +306,13 @@ def _result(
         recorded_in=recorded_in,
         checkpoint=checkpoint,
         seed=seed,
+        validation_size=workload.validation_size,
         warnings=tuple(notes),
     )
+    predicted = result.predicted_training_time
+    said.append(
+        "the time was not predicted"
+        if predicted is None
+        else f"{result.training_time_s:.2f} s without setup, predicted {predicted.value:.2f} s"
+    )
+    return dataclasses.replace(result, message="; ".join(said))
