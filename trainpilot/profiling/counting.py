@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainpilot.errors import ModelError
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_real
-from trainpilot.profiling.guard import tracing_state
+from trainpilot.profiling.guard import preserved_gradients, tracing_state
 from trainpilot.profiling.result import OpGroup
 from trainpilot.profiling.tracer import Tracer
 from trainpilot.workload import ModelInputs, tensor_leaves
@@ -77,7 +77,7 @@ def _count(
     inputs: ModelInputs,
     backward: bool,
 ) -> OperationCounts:
-    called = copier.function(function)
+    called = copier.value(function)
     inputs = copier.inputs(inputs)
     tracer = Tracer()
     with mode, tracer:
@@ -86,7 +86,8 @@ def _count(
         if backward:
             tracer.phase = "backward"
             roots = [leaf for leaf in tensor_leaves(outputs) if leaf.requires_grad]
-            torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+            with preserved_gradients(roots, copier.made):
+                torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
     groups = tracer.groups()
     return OperationCounts(
         forward_flops=sum(group.flops for group in groups if group.phase == "forward"),

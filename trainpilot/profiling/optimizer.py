@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from trainpilot.errors import ModelError
 from trainpilot.profiling.result import OpGroup
 from trainpilot.profiling.tracer import Tracer
 from trainpilot.workload import build_optimizer
@@ -79,12 +80,26 @@ def named_optimizer_cost(name: str, parameters: Sequence[torch.Tensor]) -> Optim
     return OptimizerCost(groups, {}, round(state), round(temporary))
 
 
-def traced_optimizer_cost(optimizer: OptimizerLike, model: nn.Module) -> OptimizerCost:
+def traced_optimizer_cost(
+    optimizer: OptimizerLike, model: nn.Module, is_copy: Callable[[torch.Tensor], bool]
+) -> OptimizerCost:
     """Cost of any optimizer, by running two steps on ``model``, a copy whose parameters have gradients.
 
-    The first step, in which state is created, is not counted.
+    The first step, in which state is created, is not counted. State that exists already counts as it is.
+
+    Args:
+        optimizer: Name or factory.
+        model: The copy.
+        is_copy: Tells tensors that may be changed from those of the user.
+
+    Raises:
+        ModelError: The optimizer is one over parameters of the user.
     """
     built = build_optimizer(optimizer, model)
+    if not all(is_copy(parameter) for group in built.param_groups for parameter in group["params"]):
+        raise ModelError(
+            f"the optimizer factory returned {type(built).__name__} over other parameters than those that it is given"
+        )
     built.step()
     state_bytes = _state_bytes(built)
     tracer = Tracer()

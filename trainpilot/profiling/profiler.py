@@ -98,9 +98,15 @@ class _Profiler:
         try:
             return self._profile(self._attempt(model, inputs, targets), workload.batch_size)
         except StepError as failure:
-            if batch_size_of(inputs) != 1 or not _is_batch_norm_error(failure.error):
+            # The batch need not be the first dimension of the first tensor.
+            if 1 not in (batch_size_of(inputs), workload.batch_size) or not _is_batch_norm_error(failure.error):
                 raise self._explained(failure) from failure.error
-        reason = "BatchNorm needs batch >= 2 in train mode"
+            reason = "BatchNorm needs batch >= 2 in train mode"
+            if batch_size_of(inputs) != 1 and not callable(workload.example_inputs):
+                raise ModelError(
+                    f"{workload.name}: {reason}: give inputs of two samples, or example_inputs(batch_size) as a "
+                    "function"
+                ) from failure.error
         self._notes.append(f"{reason}: profiled at batch size 2 instead of 1")
         try:
             return self._profile(self._attempt(model, *self._two_samples()), 2)
@@ -156,7 +162,11 @@ class _Profiler:
         if is_lazy_model(model):
             model = _materialised(ModelCopier(to_meta), model, inputs)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        step = self._step(ModelCopier(fake_converter(mode)), model, inputs, targets)
+        copier = ModelCopier(fake_converter(mode))
+        try:
+            step = self._step(copier, model, inputs, targets)
+        except UnsupportedFakeTensorException as error:
+            raise StepError("forward", error) from error
         structure = structure_of(step.model)
         return _Attempt(trace_step(step, structure, mode), structure, inputs)
 
@@ -217,9 +227,11 @@ class _Profiler:
             model=copier.module(model),
             inputs=copier.inputs(inputs),
             targets=copier.value(targets),
-            loss=None if loss is None else copier.function(loss),
-            optimizer=self._workload.optimizer,
+            loss=None if loss is None else copier.value(loss),
+            optimizer=copier.value(self._workload.optimizer),
             autocast=_AUTOCAST[self._workload.dtype],
+            name=self._workload.name,
+            made=copier.made,
         )
 
     def _explained(self, failure: StepError) -> ModelError:

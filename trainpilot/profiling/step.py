@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from trainpilot.errors import ModelError
+from trainpilot.profiling.guard import preserved_gradients
 from trainpilot.profiling.liveness import Liveness
 from trainpilot.profiling.optimizer import OptimizerCost, named_optimizer_cost, traced_optimizer_cost
 from trainpilot.profiling.result import MemoryEstimate, OpGroup
@@ -31,6 +33,8 @@ class Step:
         loss: The user's loss, or None to infer one.
         optimizer: Name or factory.
         autocast: Type to cast to, or None.
+        name: What messages call the workload.
+        made: Tells whether a tensor was made by the copier.
     """
 
     model: nn.Module
@@ -39,6 +43,12 @@ class Step:
     loss: Callable[[Any, Any], Any] | None
     optimizer: OptimizerLike
     autocast: torch.dtype | None
+    name: str
+    made: Callable[[torch.Tensor], bool]
+
+    def is_copy(self, tensor: torch.Tensor) -> bool:
+        """True for a tensor that is not the user's: of the copied model, or made by the copier."""
+        return self.made(tensor) or any(tensor is parameter for parameter in self.model.parameters())
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ def trace_step(
     liveness.add((*tensor_leaves(step.inputs), *tensor_leaves(step.targets)))
     calls = LayerCalls()
     autocast = torch.autocast("cpu", dtype=step.autocast or torch.bfloat16, enabled=step.autocast is not None)
-    with _phase_of_errors(tracer), mode:
+    with _phase_of_errors(tracer), _silent_torch(), mode:
         with tracer, autocast:
             with calls.counting(step.model):
                 outputs = step.model(*step.inputs.args, **step.inputs.kwargs)
@@ -110,14 +120,16 @@ def trace_step(
         reads_values = tracer.reads_values
         tracer.phase = "backward"
         if loss.requires_grad:
-            with tracer:
+            with tracer, preserved_gradients([loss], step.is_copy):
                 torch.autograd.backward(loss)
         elif require_backward:
-            raise ModelError("the loss does not depend on any trainable parameter or input, so it has no gradient")
+            raise ModelError(
+                f"{step.name}: the loss does not depend on any trainable parameter or input, so it has no gradient"
+            )
     trained = [parameter for parameter in step.model.parameters() if parameter.grad is not None]
     peaks = liveness.peaks(parameter.grad for parameter in trained if parameter.grad is not None)
     tracer.phase = "optimizer"
-    with _phase_of_errors(tracer):
+    with _phase_of_errors(tracer), _silent_torch():
         optimizer = _optimizer_cost(step, trained, mode)
     memory = MemoryEstimate(
         weights_bytes=structure.param_bytes,
@@ -148,7 +160,7 @@ def forward_flops(step: Step, limit: int) -> int | None:
     """FLOPs of one forward pass, or None if it raises or dispatches more than ``limit`` operators."""
     tracer = Tracer(limit=limit)
     try:
-        with tracer:
+        with _silent_torch(), tracer:
             step.model(*step.inputs.args, **step.inputs.kwargs)
     except Exception:  # noqa: BLE001 - an input that the model does not accept tells nothing
         return None
@@ -161,8 +173,24 @@ def _optimizer_cost(step: Step, trained: list[nn.Parameter], mode: AbstractConte
     sparse = any(parameter.grad is not None and parameter.grad.layout != torch.strided for parameter in trained)
     if isinstance(step.optimizer, str) and not sparse:
         return named_optimizer_cost(step.optimizer, trained)
-    with mode:
-        return traced_optimizer_cost(step.optimizer, step.model)
+    try:
+        with mode:
+            return traced_optimizer_cost(step.optimizer, step.model, step.is_copy)
+    except TypeError as error:
+        if "closure" not in str(error):
+            raise
+        raise ModelError(
+            f"{step.name}: an optimizer whose step needs a closure, as LBFGS does, repeats the forward pass as often "
+            "as it likes and cannot be profiled"
+        ) from error
+
+
+@contextmanager
+def _silent_torch() -> Iterator[None]:
+    """PyTorch warns of how a model runs (hooks, checkpoints, slow kernels); that is for training it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch(\.|$)")
+        yield
 
 
 @contextmanager

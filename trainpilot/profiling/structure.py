@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-_WRAPPERS = frozenset(("DataParallel", "DistributedDataParallel"))
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
@@ -64,11 +65,25 @@ def structure_of(model: nn.Module) -> ModelStructure:
 def unwrap(module: nn.Module) -> nn.Module:
     """The module inside data-parallel and compiled wrappers."""
     while True:
-        inner = getattr(module, "module", None) if type(module).__name__ in _WRAPPERS else None
-        inner = inner or getattr(module, "_orig_mod", None)
-        if not isinstance(inner, nn.Module):
+        inner = inner_of_parallel(module) or inner_of_compiled(module)
+        if inner is None:
             return module
         module = inner
+
+
+def inner_of_parallel(module: nn.Module) -> nn.Module | None:
+    """The module inside a data-parallel wrapper of PyTorch; None for any other module."""
+    return module.module if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel) else None
+
+
+def inner_of_compiled(module: nn.Module) -> nn.Module | None:
+    """The module inside what ``torch.compile`` makes; None for any other module."""
+    # Importing the compiler takes seconds; where nobody did, nothing is compiled.
+    compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is None or not isinstance(module, compiler.OptimizedModule):
+        return None
+    inner: nn.Module = module._orig_mod
+    return inner
 
 
 def is_lazy_model(model: nn.Module) -> bool:
@@ -109,10 +124,10 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
     seen: set[int] = set()
     while stack:
         module = stack.pop()
-        if id(module) in seen:
+        if id(module._modules) in seen:  # a weak proxy of a module has another id, but holds the same
             continue
-        seen.add(id(module))
-        children = [child for name, child in module.named_children() if name != "parametrizations"]
+        seen.add(id(module._modules))
+        children = [c for name, c in module._modules.items() if c is not None and name != "parametrizations"]
         if children and not isinstance(module, nn.MultiheadAttention):
             stack.extend(children)
         elif next(module.parameters(recurse=False), None) is not None or is_parametrized(module):
