@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 @dataclass(frozen=True)
 class ModelStructure:
-    """Counts over unique storages (tied weights count once).
+    """Counts over unique elements in memory (tied and overlapping weights count once).
 
     Attributes:
         params: Elements of all parameters.
@@ -43,19 +43,18 @@ class ModelStructure:
 
 def structure_of(model: nn.Module) -> ModelStructure:
     """Count what a model with materialised parameters consists of."""
-    parameters = _unique(model.parameters())
-    buffers = _unique(model.buffers())
+    parameters = _memories(model.parameters())
+    buffers = _memories(model.buffers())
     by_dtype: dict[str, int] = {}
-    for parameter in parameters:
-        if parameter.is_floating_point() or parameter.is_complex():
-            name = str(parameter.dtype).removeprefix("torch.")
-            by_dtype[name] = by_dtype.get(name, 0) + parameter.numel()
+    for memory in parameters:
+        if memory.dtype is not None:
+            by_dtype[memory.dtype] = by_dtype.get(memory.dtype, 0) + memory.elements
     return ModelStructure(
-        params=sum(p.numel() for p in parameters),
-        trainable_params=sum(p.numel() for p in parameters if p.requires_grad),
-        buffers=sum(b.numel() for b in buffers),
-        param_bytes=sum(p.numel() * p.element_size() for p in parameters),
-        buffer_bytes=sum(b.numel() * b.element_size() for b in buffers),
+        params=sum(memory.elements for memory in parameters),
+        trainable_params=sum(memory.trainable for memory in parameters),
+        buffers=sum(memory.elements for memory in buffers),
+        param_bytes=sum(memory.elements * memory.element_bytes for memory in parameters),
+        buffer_bytes=sum(memory.elements * memory.element_bytes for memory in buffers),
         layers=sum(1 for _ in _layers(model)),
         has_recurrent=any(isinstance(module, _RECURRENT) for module in model.modules()),
         dtype=max(by_dtype, key=by_dtype.__getitem__) if by_dtype else "float32",
@@ -134,14 +133,60 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
             yield module
 
 
-def _unique(tensors: Iterator[torch.Tensor]) -> list[torch.Tensor]:
-    found: dict[Hashable, torch.Tensor] = {}
+@dataclass(frozen=True)
+class _Memory:
+    """Tensors that share a storage.
+
+    Attributes:
+        elements: Elements of the storage that they cover, each once.
+        trainable: Those covered by tensors that require a gradient.
+        element_bytes: Bytes of one element.
+        dtype: Type of the first tensor, None if it has neither floating-point nor complex elements.
+    """
+
+    elements: int
+    trainable: int
+    element_bytes: int
+    dtype: str | None
+
+
+def _memories(tensors: Iterator[torch.Tensor]) -> list[_Memory]:
+    by_storage: dict[int, list[torch.Tensor]] = {}
     for tensor in tensors:
-        if tensor.layout == torch.strided and type(tensor).__module__.startswith("torch"):
-            key: Hashable = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
-        else:
-            key = (id(tensor), 0, tensor.shape)
-        # One storage may be held trainable and frozen at once; it is trained then.
-        if key not in found or tensor.requires_grad:
-            found[key] = tensor
-    return list(found.values())
+        plain = tensor.layout == torch.strided and type(tensor).__module__.startswith("torch")
+        by_storage.setdefault(tensor.untyped_storage()._cdata if plain else id(tensor), []).append(tensor)
+    return [
+        _Memory(
+            elements=_covered(shared),
+            trainable=_covered([tensor for tensor in shared if tensor.requires_grad]),
+            element_bytes=shared[0].element_size(),
+            dtype=str(shared[0].dtype).removeprefix("torch.")
+            if shared[0].is_floating_point() or shared[0].is_complex()
+            else None,
+        )
+        for shared in by_storage.values()
+    ]
+
+
+def _covered(shared: list[torch.Tensor]) -> int:
+    """Elements that tensors of one storage cover together, in elements of the first one's type."""
+    if len(shared) < 2:
+        return sum(tensor.numel() for tensor in shared)
+    unit = shared[0].element_size()
+    ranges: set[tuple[int, int]] = set()
+    for tensor in shared:
+        size = tensor.element_size()
+        start = int(tensor.storage_offset()) * size
+        extent = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        if tensor.numel() == extent:
+            ranges.add((start, start + int(extent) * size))
+        elif tensor.numel():  # with gaps: element by element
+            offsets = torch.zeros((), dtype=torch.int64)
+            for n, stride in zip(tensor.shape, tensor.stride(), strict=True):
+                offsets = offsets.unsqueeze(-1) + torch.arange(n) * stride
+            ranges |= {(start + at * size, start + (at + 1) * size) for at in offsets.flatten().tolist()}
+    covered = end = 0
+    for first, last in sorted(ranges):
+        covered += max(0, last - max(first, end))
+        end = max(end, last)
+    return covered // unit
