@@ -88,6 +88,13 @@ def test_without_targets_the_shape_of_the_output_decides() -> None:
         ("text", None, "type str"),
         (torch.zeros(2, 3), [1, 2], "targets of type list"),
         (torch.zeros(2, 3, dtype=torch.int64), None, "give loss"),
+        ({"loss": torch.zeros(4)}, None, r"own loss has shape \(4,\), not that of a scalar: give loss"),
+        (Output(torch.zeros(4), torch.zeros(4, 2)), None, r"own loss has shape \(4,\)"),
+        (
+            {"loss_box": torch.tensor(1.0), "loss_class": torch.tensor(2.0)},
+            None,
+            "scalars loss_box, loss_class and none",
+        ),
     ],
 )
 def test_what_cannot_be_inferred_asks_for_a_loss(outputs: Any, targets: Any, message: str) -> None:

@@ -191,3 +191,15 @@ def test_naming_a_zoo_model_loads_no_torch() -> None:
         "assert not {'torch', 'xgboost'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("model", [5, None, 1.5, [nn.Linear(4, 8)]])
+def test_a_model_that_is_neither_module_nor_builder_nor_name_is_refused(model: object) -> None:
+    with pytest.raises(UsageError, match="model must be a module, a function that builds one, a zoo name"):
+        Workload(model, torch.zeros(6, 4))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rate", [-1.0, 0.0, float("nan"), float("inf")])
+def test_a_learning_rate_must_be_above_zero(rate: float) -> None:
+    with pytest.raises(UsageError, match="learning_rate must be above 0 and finite"):
+        Workload(Net(), torch.zeros(6, 4), learning_rate=rate)

@@ -1,6 +1,7 @@
 """FLOPs of matrix products, convolutions, attention and recurrent layers, and the sizes that decide their speed.
 
 Convention: one multiply-add is 2 FLOPs; a complex multiply-add is 4 real multiplications and 4 additions, hence 8.
+A complex convolution is counted as PyTorch dispatches it, as 3 real ones (Gauss's trick), hence 6.
 Only matrix products, convolutions, attention and recurrent layers are counted; biases, activations, norms and other
 elementwise work are 0 FLOPs, their cost being traffic. Products with a vector (``mv``, ``dot``), ``bilinear``,
 ``cdist``, Fourier transforms and linear algebra lie outside the convention and are reported as uncounted.
@@ -65,10 +66,17 @@ def _baddbmm(call: Call) -> tuple[int, Sizes]:
     return _bmm(call, at=1)
 
 
+def _width(tensor: Any) -> int:
+    """Size of the last dimension; of a nested tensor, the largest."""
+    if tensor.is_nested:
+        return max(tensor._nested_tensor_size()[:, -1].tolist(), default=0)
+    return tensor.shape[-1] if tensor.ndim else 1
+
+
 def _linear(call: Call) -> tuple[int, Sizes]:
     """``(..., k)`` times a weight whose other size is the last one of the output."""
-    k = call.args[0].shape[-1]
-    n = call.out.shape[-1]
+    k = _width(call.args[0])
+    n = _width(call.out)
     return _product(call.out.numel() // n if n else 0, n, k, 1, call.args[0])
 
 
@@ -104,6 +112,14 @@ def _convolution(
         "transposed": int(transposed),
     }
     return _multiply_adds(positions * weight.numel(), inputs), sizes
+
+
+def _quantised_convolution(call: Call) -> tuple[int, Sizes]:
+    """Inputs and weights that only the packed operand holds."""
+    inputs, packed = call.args[:2]
+    weight, _bias = packed.unpack()
+    stride, groups, transposed = packed.stride(), packed.groups(), bool(packed.transpose())
+    return _convolution(inputs, weight, call.out, stride, groups, transposed)
 
 
 def _spread(value: Sequence[int], dimensions: int) -> Sequence[int]:
@@ -154,11 +170,23 @@ def _attention_backward(call: Call) -> tuple[int, Sizes]:
     return _multiply_adds(scores * (3 * head_size + 2 * value_size), query), sizes
 
 
+def _sequences(tensor: Any) -> tuple[int, int, int]:
+    """Batch, longest length and tokens in all of (batch, length, width), which may be a nested tensor."""
+    if tensor.is_nested:
+        lengths = tensor._nested_tensor_size()[:, 0].tolist()
+        return len(lengths), max(lengths, default=0), sum(lengths)
+    batch, length = tensor.shape[:2]
+    return batch, length, batch * length
+
+
 def _multi_head_attention(query: Any, key: Any, width: int, heads: int) -> tuple[int, Sizes]:
-    """Projections of query, key, value and output, and the attention between them; operands (batch, length, width)."""
-    batch, length = query.shape[0], query.shape[1]
-    key_length = key.shape[1]
-    projections = batch * width * width * (2 * length + 2 * key_length)
+    """Projections of query, key, value and output, and the attention between them; operands (batch, length, width).
+
+    Of nested operands, the kernel projects the tokens that are there and pads the heads to the longest sequence.
+    """
+    batch, length, tokens = _sequences(query)
+    _, key_length, key_tokens = _sequences(key)
+    projections = width * width * (2 * tokens + 2 * key_tokens)
     attention = 2 * batch * length * key_length * width
     sizes = {
         "batch": batch,
@@ -180,7 +208,7 @@ def _transformer_encoder_layer(call: Call) -> tuple[int, Sizes]:
     """Multi-head attention and the two matrices of the feed-forward part (positions 14 and 16)."""
     source, width, heads = call.args[:3]
     flops, sizes = _multi_head_attention(source, source, width, heads)
-    positions = source.shape[0] * source.shape[1]
+    _, _, positions = _sequences(source)
     feed_forward = call.args[14].numel() + call.args[16].numel()
     sizes["feed_forward"] = call.args[14].shape[0]
     return flops + _multiply_adds(positions * feed_forward, source), sizes
@@ -255,6 +283,10 @@ FORMULAS: Mapping[str, Formula] = {
     ),
     "aten._grouped_mm": Formula("matmul", _grouped_mm),
     **dict.fromkeys(("aten.convolution", "aten._convolution"), Formula("conv", _convolution_forward)),
+    **dict.fromkeys(
+        tuple(f"quantized.conv{n}d{suffix}" for n in (1, 2, 3) for suffix in ("", "_relu", "_dynamic")),
+        Formula("conv", _quantised_convolution),
+    ),
     "aten.convolution_backward": Formula("conv", _convolution_backward),
     "aten._scaled_dot_product_flash_attention_for_cpu": Formula("attention", _attention_forward),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": Formula("attention", _attention_backward),
@@ -276,4 +308,4 @@ def sizes_of_plain(operands: Sequence[Any]) -> Sizes:
     largest = max(operands, key=lambda tensor: tensor.numel(), default=None)
     if largest is None:
         return {}
-    return {"elements": largest.numel(), "last": largest.shape[-1] if largest.ndim else 1}
+    return {"elements": largest.numel(), "last": _width(largest)}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainpilot.profiling.traffic import tensors_in
-from trainpilot.profiling.workspace import saved_workspace_bytes, workspace_bytes
+from trainpilot.profiling.workspace import kept_bytes, saved_workspace_bytes, workspace_bytes
 
 if TYPE_CHECKING:
     from trainpilot.profiling.tracer import Cost
@@ -65,7 +65,7 @@ class Liveness:
         if isinstance(out, torch.Tensor):
             if backward and cost.kind.base == "add" and not cost.kind.mutated:
                 self._sums.add(len(self._sizes))
-            self._register(out)
+            self._register(out, kept_bytes(cost.kind.base, args))
         elif out is not None:
             # Of a recurrent layer, an output without elements stands for the workspace; on real tensors it is there.
             recurrent = cost.kind.base == "mkldnn_rnn_layer"

@@ -89,7 +89,7 @@ _COPY = _names("""
     replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
     replication_pad3d_backward block_diag diag_embed one_hot lift_fresh_copy lift _pin_memory narrow contiguous
     _nested_tensor_from_mask_left_aligned _nested_tensor_from_mask _pack_padded_sequence _to_dense to_sparse
-    _coalesce _chunk_cat unsafe_split unsafe_split_with_sizes
+    to_padded_tensor _coalesce _chunk_cat unsafe_split unsafe_split_with_sizes
     hann_window hamming_window resize resize_as nonzero_static view_as cartesian_prod _reshape_copy
     _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward expand t permute transpose view squeeze
     unsqueeze alias as_strided diagonal slice select split split_with_sizes unbind unfold detach

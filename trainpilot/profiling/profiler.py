@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -37,9 +37,15 @@ from trainpilot.workload import (
 
 _AUTOCAST = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BATCH_NORM_ERROR = "Expected more than 1 value per channel when training"
-# A model whose control flow reads values is tried with its floating-point inputs scaled by these as well.
-_INPUT_SCALES = (1e-6, 1e6)
-# A scaled input may keep a loop going for ever: stop after this many times the operators of the given input.
+# A model whose control flow reads values is tried with its floating-point inputs changed in these ways as well:
+# much smaller, much larger, and all of one sign.
+_INPUT_CHANGES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda leaf: leaf * 1e-6,
+    lambda leaf: leaf * 1e6,
+    torch.abs,
+    lambda leaf: -leaf.abs(),
+)
+# A changed input may keep a loop going for ever: stop after this many times the operators of the given input.
 _MOST_REPEATED = 50
 
 _cache = ProfileCache()
@@ -66,7 +72,7 @@ class _Attempt:
         trace: The counts.
         structure: Counts of the model.
         inputs: The inputs that were traced.
-        flops_range: Least and most forward FLOPs over input scales, for a data-dependent model; else None.
+        flops_range: Least and most forward FLOPs over scales and signs of the input, for a data-dependent model; else None.
     """
 
     trace: StepTrace
@@ -212,10 +218,10 @@ class _Profiler:
     def _flops_range(self, model: nn.Module, inputs: ModelInputs, trace: StepTrace) -> tuple[int, int]:
         seen = [trace.flops("forward")]
         limit = _MOST_REPEATED * sum(group.calls for group in trace.groups if group.phase == "forward") + 10_000
-        for scale in _INPUT_SCALES:
+        for change in _INPUT_CHANGES:
             copier = ModelCopier(to_real)
-            scaled = map_tensors(functools.partial(_scaled, scale=scale), inputs)
-            flops = forward_flops(self._step(copier, model, scaled, None), limit)
+            changed = map_tensors(functools.partial(_changed, change=change), inputs)
+            flops = forward_flops(self._step(copier, model, changed, None), limit)
             if flops is not None:
                 seen.append(flops)
         return min(seen), max(seen)
@@ -318,5 +324,5 @@ def _doubled(leaf: torch.Tensor) -> torch.Tensor:
     return leaf.detach().repeat(2, *[1] * (leaf.ndim - 1)).requires_grad_(leaf.requires_grad)
 
 
-def _scaled(leaf: torch.Tensor, scale: float) -> torch.Tensor:
-    return leaf.detach() * scale if leaf.is_floating_point() else leaf
+def _changed(leaf: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    return change(leaf.detach()) if leaf.is_floating_point() else leaf

@@ -17,6 +17,9 @@ from trainpilot.profiling.operators import OpKind, kind_of, refine_class
 from trainpilot.profiling.result import OpGroup, Phase
 from trainpilot.profiling.traffic import tensors_in, traffic
 
+# Products whose kernels take operands of one dtype only.
+_SAME_DTYPE = frozenset({"mm", "addmm", "bmm", "baddbmm", "addbmm", "convolution"})
+
 
 class TooManyOperatorsError(ModelError):
     """The run dispatched more operators than it was allowed to."""
@@ -140,7 +143,16 @@ def _run(func: Any, kind: OpKind, args: Sequence[Any], kwargs: Mapping[str, Any]
     if kind.base == "_grouped_mm" and isinstance(args[0], FakeTensor):
         # The shape rule of PyTorch insists on bfloat16, which the CPU kernel does not.
         return _grouped_mm_result(*args, **kwargs)
+    if kind.base in _SAME_DTYPE and any(isinstance(tensor, FakeTensor) for tensor in args):
+        _refuse_mixed_dtypes(kind, args)
     return func(*args, **kwargs)
+
+
+def _refuse_mixed_dtypes(kind: OpKind, args: Sequence[Any]) -> None:
+    """The shape rules of PyTorch let operands of several dtypes pass, which its kernels do not."""
+    dtypes = {tensor.dtype for tensor in tensors_in(args)}
+    if len(dtypes) > 1:
+        raise RuntimeError(f"operands of {kind.base} must have one dtype, got {', '.join(sorted(map(str, dtypes)))}")
 
 
 def _grouped_mm_result(
@@ -155,7 +167,7 @@ def _key(values: Any) -> tuple[Any, ...]:
     """What the counts of a dispatch can depend on."""
     return tuple(
         [
-            (value.shape, value.stride(), value.dtype)
+            _tensor_key(value)
             if isinstance(value, torch.Tensor)
             else _key(value)
             if isinstance(value, list | tuple)
@@ -163,3 +175,9 @@ def _key(values: Any) -> tuple[Any, ...]:
             for value in values
         ]
     )
+
+
+def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.is_nested:  # its parts are contiguous
+        return tuple(map(tuple, tensor._nested_tensor_size().tolist())), tensor.dtype
+    return tensor.shape, tensor.stride(), tensor.dtype

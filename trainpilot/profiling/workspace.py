@@ -2,12 +2,17 @@
 
 Formulas follow what oneDNN allocates through PyTorch on x86 (PyTorch 2.10 to 2.13), read off the allocator's events:
 a convolution reorders its operands into blocked layouts and its result back, so operands and result exist twice for
-a while; a recurrent layer saves gates and states in a workspace that lives until the backward pass.
+a while; a recurrent layer saves gates and states in a workspace that lives until the backward pass. Where oneDNN has
+no direct kernel, it unrolls the input into columns (im2col), as PyTorch's own kernels do, which take the types and
+shapes that oneDNN does not. When that is depends on the instruction set; the limits here are those of AVX2, and on
+other processors the direct kernels are taken for granted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +23,18 @@ if TYPE_CHECKING:
 _PAGE = 4096  # oneDNN starts each part of a recurrent workspace on a page
 _LINE = 64  # and each row of it on a cache line
 _SMALL_IMAGE = 2  # width in pixels
+_VECTOR = 8  # float32 values of AVX2
+# Beyond these, direct kernels of oneDNN for AVX2 do not go: padding of the forward pass, and width of the kernel in the
+# gradient by the weight.
+_PADDING = 3
+_PADDING_DEPTHWISE = 4
+_WIDTH = 14
+_WIDTH_DEPTHWISE = 3
+_VOLUME = 3  # dimensions that have no direct kernel for that gradient
+_FLAT_CHANNELS = 3
+_L2_CACHE = 1 << 20  # bytes per core, which blocks of columns are made to fit
+_MOST_COLUMNS = int(0.88 * _L2_CACHE)
+_ONE_THREAD_COLUMNS = _L2_CACHE // 2
 
 
 def workspace_bytes(kind: OpKind, sizes: Mapping[str, int], args: Sequence[Any]) -> int:
@@ -55,6 +72,11 @@ def saved_workspace_bytes(args: Sequence[Any]) -> int:
     return sum(-(-part // _PAGE) * _PAGE for part in parts)
 
 
+def kept_bytes(base: str, args: Sequence[Any]) -> int:
+    """Bytes beyond its one element that the result of a reduced loss keeps: it is the unreduced one, made small."""
+    return _reduced_loss({}, args) if base in ("mse_loss", "smooth_l1_loss") else 0
+
+
 def _row_length(elements: int, itemsize: int) -> int:
     """Elements of a padded row: whole cache lines, and no multiple of 256 elements, which would alias in the cache."""
     line = _LINE // itemsize
@@ -62,43 +84,195 @@ def _row_length(elements: int, itemsize: int) -> int:
     return padded + line if padded % 256 == 0 else padded
 
 
-def _convolution_sizes(sizes: Mapping[str, int], weight: torch.Tensor) -> tuple[int, int, int]:
-    """Bytes of input, weight and output."""
-    itemsize = weight.element_size()
-    inputs = sizes["n"] * sizes["cin"] * sizes["in_spatial"] * itemsize
-    outputs = sizes["n"] * sizes["cout"] * sizes["out_spatial"] * itemsize
-    return inputs, weight.numel() * itemsize, outputs
+@dataclass(frozen=True)
+class _Convolution:
+    """One convolution, forward or backward, with sizes in bytes.
+
+    Attributes:
+        backend: Which of its kernels PyTorch takes, e.g. ``Mkldnn`` or ``Slow2d``.
+        inputs: Input.
+        weight: Weight.
+        outputs: Output.
+        columns: One sample unrolled into a matrix with a row for each output position.
+        sizes: Its sizes.
+        padding: Largest padding.
+        dilated: Any dilation is above 1.
+        width: Extent of the kernel along the last dimension.
+    """
+
+    backend: str
+    inputs: int
+    weight: int
+    outputs: int
+    columns: int
+    sizes: Mapping[str, int]
+    padding: int
+    dilated: bool
+    width: int
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], operands: Sequence[Any]) -> _Convolution:
+        """``operands`` are the nine arguments of ``aten.convolution``."""
+        weight, padding, dilation = operands[1], operands[4], operands[5]
+        itemsize = weight.element_size()
+        rows = sizes["cout"] * sizes["in_spatial"] if sizes["transposed"] else sizes["cin"] * sizes["out_spatial"]
+        return cls(
+            backend=torch._C._select_conv_backend(*operands).name,
+            inputs=sizes["n"] * sizes["cin"] * sizes["in_spatial"] * itemsize,
+            weight=weight.numel() * itemsize,
+            outputs=sizes["n"] * sizes["cout"] * sizes["out_spatial"] * itemsize,
+            columns=rows * sizes["kernel"] * itemsize,
+            sizes=sizes,
+            padding=max(padding),
+            dilated=max(dilation) > 1,
+            width=weight.shape[-1],
+        )
+
+    @property
+    def unrolled(self) -> int:
+        """Bytes that PyTorch's own kernels, which multiply matrices, unroll at a time: the batch or one sample."""
+        if self.sizes["kernel"] == 1 and self.sizes["stride"] == 1 and not self.padding:
+            return 0  # the input is that matrix
+        return self.columns * (self.sizes["n"] if self.backend in ("Slow2d", "Slow3d") else 1)
+
+    @property
+    def group_columns(self) -> int:
+        """Columns of one group of one sample."""
+        return self.columns // self.sizes["groups"]
+
+    @property
+    def reordered_image(self) -> int:
+        """Bytes of the larger image, that of more positions per channel, in a blocked layout.
+
+        One with few channels is read as it lies.
+        """
+        size, channels = ("outputs", "cout") if self.sizes["transposed"] else ("inputs", "cin")
+        flat = self.sizes["groups"] == 1 and self.sizes[channels] <= _FLAT_CHANNELS
+        reordered: int = 0 if flat else getattr(self, size)
+        return reordered
+
+    @property
+    def depthwise(self) -> bool:
+        """One input channel per group."""
+        return self.sizes["groups"] > 1 and self.sizes["groups"] == self.sizes["cin"]
+
+    @property
+    def odd_groups(self) -> bool:
+        """Groups that fill no vector of AVX2."""
+        groups = self.sizes["groups"]
+        if groups == 1 or self.depthwise:
+            return False
+        return bool(self.sizes["cin"] // groups % _VECTOR or self.sizes["cout"] // groups % _VECTOR)
+
+    def data_gradient(self, source: int, result: int) -> int:
+        """Scratch of oneDNN's gradient by the input, which is also the forward pass of a transposed convolution."""
+        if _is_avx2() and (self.dilated or self.odd_groups):
+            return max(torch.get_num_threads() * self.group_columns, result)
+        strided = self.sizes["stride"] > 1 and self.sizes["groups"] == 1
+        return max(source + self.weight, 2 * result if strided else result)
 
 
-def _data_gradient(source: int, weight: int, result: int, sizes: Mapping[str, int]) -> int:
-    """Scratch of the gradient by the input, which is also the forward pass of a transposed convolution."""
-    strided = sizes["stride"] > 1 and sizes["groups"] == 1
-    return max(source + weight, 2 * result if strided else result)
+@lru_cache(maxsize=1)
+def _is_avx2() -> bool:
+    return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
 def _convolution(sizes: Mapping[str, int], args: Sequence[Any]) -> int:
-    inputs, weight, outputs = _convolution_sizes(sizes, args[1])
+    conv = _Convolution.of(sizes, args[:9])
+    if conv.backend.startswith("Slow"):
+        if sizes["groups"] == 1:
+            transposed_batch = sizes["n"] if conv.backend == "SlowTranspose2d" else 1
+            return conv.unrolled * transposed_batch
+        # Group after group, from a copy of its inputs; then the results are put together.
+        return max((conv.inputs + conv.unrolled) // sizes["groups"], conv.outputs)
     if sizes["transposed"]:
-        return _data_gradient(inputs, weight, outputs, sizes)
-    return max(inputs + weight, outputs)
+        return conv.data_gradient(conv.inputs, conv.outputs)
+    widest = _PADDING_DEPTHWISE if conv.depthwise else _PADDING
+    if _is_avx2() and (conv.padding > widest or conv.odd_groups):
+        columns = min(conv.group_columns, _MOST_COLUMNS)
+        return max(torch.get_num_threads() * columns, conv.outputs)
+    return max(conv.reordered_image + conv.weight, conv.outputs)
 
 
 def _convolution_backward(sizes: Mapping[str, int], args: Sequence[Any]) -> int:
-    inputs, weight, outputs = _convolution_sizes(sizes, args[2])
+    conv = _Convolution.of(sizes, (args[1], args[2], None, *args[4:10]))
+    grad = args[0]
+    # The gradient of a sum is one number, expanded.
+    expanded = any(size > 1 and stride == 0 for size, stride in zip(grad.shape, grad.stride(), strict=True))
+    copied = conv.outputs if expanded else 0
+    if conv.backend.startswith("Slow"):
+        return _slow_backward(conv) + (copied if sizes["groups"] == 1 else 0)  # groups are copied anyway
     by_input = by_weight = 0
     if sizes["grad_input"]:
         # The gradient by the weight is not allocated yet.
-        later = weight if sizes["grad_weight"] else 0
+        later = conv.weight if sizes["grad_weight"] else 0
         if sizes["transposed"]:
-            by_input = max(outputs + weight, inputs) - later
+            by_input = max(conv.reordered_image + conv.weight, conv.inputs) - later
         else:
-            by_input = _data_gradient(outputs, weight, inputs, sizes) - later
+            by_input = conv.data_gradient(conv.outputs, conv.inputs) - later
     if sizes["grad_weight"]:
-        by_weight = max(inputs + outputs, weight)
-        if sizes["out_spatial"] <= _SMALL_IMAGE ** sizes["dimensions"] and sizes["kernel"] > 1 and sizes["n"] > 1:
-            # Images too small for the blocked kernel: each thread sums up four gradients of its own.
-            by_weight = max(by_weight, 4 * torch.get_num_threads() * weight)
-    return max(by_input, by_weight, 0)
+        by_weight = _weight_gradient(conv)
+    return copied + max(by_input, by_weight, 0)
+
+
+def _slow_backward(conv: _Convolution) -> int:
+    """The gradient by the input of ``Slow2d`` needs no columns."""
+    sizes = conv.sizes
+    unrolls = sizes["grad_weight"] or conv.backend != "Slow2d"
+    columns = conv.unrolled if unrolls else 0
+    if sizes["groups"] == 1:
+        return columns
+    put_together = conv.inputs if sizes["grad_input"] else 0
+    return max((conv.outputs + conv.inputs + columns) // sizes["groups"], put_together)
+
+
+def _weight_gradient(conv: _Convolution) -> int:
+    sizes, threads = conv.sizes, torch.get_num_threads()
+    wide = conv.width > (_WIDTH_DEPTHWISE if conv.depthwise else _WIDTH)
+    if _is_avx2() and not sizes["transposed"] and (wide or conv.dilated or conv.odd_groups):
+        columns = conv.group_columns
+        if threads == 1 and columns > _L2_CACHE:
+            columns = _ONE_THREAD_COLUMNS
+        by_sample = sizes["out_spatial"] // threads < 256 and (sizes["n"] > 1 or sizes["groups"] > 2)
+        return (threads if by_sample else 1) * (columns + 4 * conv.weight)
+    if _is_avx2() and sizes["dimensions"] == _VOLUME:
+        most = _ONE_THREAD_COLUMNS if threads == 1 else _MOST_COLUMNS
+        return min(conv.group_columns, most) + 4 * conv.weight
+    other = conv.inputs if sizes["transposed"] else conv.outputs
+    needed = max(conv.reordered_image + other, conv.weight)
+    if sizes["out_spatial"] <= _SMALL_IMAGE ** sizes["dimensions"] and sizes["kernel"] > 1 and sizes["n"] > 1:
+        # Images too small for the blocked kernel: each thread sums up four gradients of its own.
+        needed = max(needed, 4 * threads * conv.weight)
+    return needed
+
+
+def _product(_sizes: Mapping[str, int], args: Sequence[Any]) -> int:
+    """Operands of a matrix product that are neither row-major nor column-major are copied."""
+    copied = 0
+    for operand in args[-2:]:
+        (rows, columns), (down, along) = operand.shape, operand.stride()
+        if not (down == 1 and along >= max(1, rows)) and not (along == 1 and down >= max(1, columns)):
+            copied += operand.numel() * operand.element_size()
+    return copied
+
+
+def _fourier(_sizes: Mapping[str, int], args: Sequence[Any]) -> int:
+    """The transformed dimension is made the innermost one."""
+    operand, dimensions = args[:2]
+    return 0 if operand.stride(dimensions[-1]) == 1 else operand.numel() * operand.element_size()
+
+
+def _inverse_real_fourier(sizes: Mapping[str, int], args: Sequence[Any]) -> int:
+    """All dimensions but the last are transformed into a tensor of their own."""
+    operand, dimensions = args[:2]
+    size: int = operand.numel() * operand.element_size()
+    return _fourier(sizes, args) if len(dimensions) == 1 else 2 * size
+
+
+def _reduced_loss(_sizes: Mapping[str, int], args: Sequence[Any]) -> int:
+    reduction = args[2] if len(args) > 2 else 1
+    size: int = max(operand.numel() * operand.element_size() for operand in args[:2])
+    return size if reduction else 0
 
 
 def _recurrent(sizes: Mapping[str, int], args: Sequence[Any], weights: int) -> int:
@@ -120,6 +294,13 @@ def _recurrent_backward(sizes: Mapping[str, int], args: Sequence[Any]) -> int:
 _WORKSPACES: Mapping[str, Callable[[Mapping[str, int], Sequence[Any]], int]] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
+    "mm": _product,
+    "_fft_r2c": _fourier,
+    "_fft_c2c": _fourier,
+    "_fft_c2r": _inverse_real_fourier,
+    "mse_loss": _reduced_loss,
+    "smooth_l1_loss": _reduced_loss,
+    "huber_loss": _reduced_loss,
     "mkldnn_rnn_layer": _recurrent_forward,
     "mkldnn_rnn_layer_backward": _recurrent_backward,
 }

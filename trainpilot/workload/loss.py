@@ -29,7 +29,7 @@ def compute_loss(outputs: Any, targets: Any, loss: Callable[[Any, Any], Any] | N
         A tensor of shape ().
 
     Raises:
-        LossRequiredError: None of the rules applies, or the result is not a scalar tensor.
+        LossRequiredError: None of the rules applies, or the result or the output's own loss is not a scalar tensor.
     """
     import torch
 
@@ -42,6 +42,12 @@ def compute_loss(outputs: Any, targets: Any, loss: Callable[[Any, Any], Any] | N
     own = _own_loss(outputs)
     if own is not None:
         return own
+    scalars = _scalars_by_name(outputs)
+    if scalars:
+        raise LossRequiredError(
+            f"the output holds only the scalars {', '.join(scalars)} and none is called loss: give "
+            "loss(outputs, targets) that combines them, for example into their sum"
+        )
     prediction = main_output(outputs)
     if prediction is None:
         raise LossRequiredError(
@@ -70,13 +76,28 @@ def _own_loss(outputs: Any) -> Tensor | None:
     import torch
 
     named = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if isinstance(named, torch.Tensor) and named.numel() == 1 and named.is_floating_point():
+    if isinstance(named, torch.Tensor) and named.is_floating_point():
+        if named.numel() != 1:
+            raise LossRequiredError(
+                f"the output's own loss has shape {tuple(named.shape)}, not that of a scalar: give "
+                "loss(outputs, targets) that reduces it, for example to its mean"
+            )
         return named.reshape(())
     first = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs
     # A first element of shape (1,) may be the prediction for a batch of one, so only a true scalar is a loss.
     if isinstance(first, torch.Tensor) and first.ndim == 0 and first.is_floating_point():
         return first
     return None
+
+
+def _scalars_by_name(outputs: Any) -> tuple[str, ...]:
+    """Names of the losses in a dict of nothing else, as detection models return it."""
+    import torch
+
+    if not isinstance(outputs, Mapping):
+        return ()
+    tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    return tuple(map(str, tensors)) if all(value.ndim == 0 for value in tensors.values()) else ()
 
 
 def _loss_by_targets(prediction: Tensor, targets: Any) -> Tensor:

@@ -105,7 +105,8 @@ class Workload:
             raise UsageError(f"classes must be at least 1, got {self.classes}")
         if not isinstance(self.model, str) and not callable(self.model):
             raise UsageError(
-                f"model must be a module, a function that builds one, a zoo name or path/file.py:build, got {self.model!r}"
+                "model must be a module, a function that builds one, a zoo name or path/file.py:build, "
+                f"got {self.model!r}"
             )
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise UsageError(f"learning_rate must be above 0 and finite, got {self.learning_rate}")

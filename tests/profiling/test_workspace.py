@@ -1,0 +1,101 @@
+"""Scratch memory of operators against the allocator's events of a real step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import trainpilot as tp
+from trainpilot.profiling import profile
+
+from .test_flops import summed
+from .test_memory import measured_peak_bytes
+
+avx2 = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX2", reason="which kernels oneDNN has is known for AVX2"
+)
+
+
+class Spectral(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 256)
+        self.weight = nn.Parameter(torch.randn(65, 256, 2))
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(self.linear(x), dim=1) * torch.view_as_complex(self.weight)
+        return torch.fft.irfft(spectrum, n=x.shape[1], dim=1)
+
+
+def block(inputs: int, outputs: int, stride: int = 1) -> nn.Module:
+    conv = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "dtype"),
+    [
+        pytest.param(nn.Conv2d(16, 16, 15, padding=7), (4, 16, 32, 32), "float32", marks=avx2, id="wide"),
+        pytest.param(nn.Conv1d(64, 64, 31, padding=15, groups=64), (8, 64, 500), "float32", marks=avx2, id="depthwise"),
+        pytest.param(nn.Conv1d(32, 32, 3, padding=8, dilation=8), (8, 32, 500), "float32", marks=avx2, id="dilated"),
+        pytest.param(nn.Conv3d(16, 16, 3, padding=1), (2, 16, 8, 16, 16), "float32", marks=avx2, id="volume"),
+        pytest.param(nn.ConvTranspose2d(32, 3, 4, 2, 1), (8, 32, 16, 16), "float32", marks=avx2, id="transposed"),
+        pytest.param(nn.Conv2d(256, 512, 1), (4, 256, 16, 16), "float32", id="pointwise"),
+        pytest.param(
+            nn.Sequential(nn.Conv2d(8, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1, groups=4)),
+            (8, 8, 64, 64),
+            "float32",
+            marks=avx2,
+            id="grouped",
+        ),
+        pytest.param(
+            nn.Sequential(nn.Conv2d(8, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1)),
+            (8, 8, 32, 32),
+            "float64",
+            id="double",
+        ),
+        pytest.param(nn.Conv2d(8, 32, 3, padding=1, groups=4), (8, 8, 32, 32), "float64", id="double grouped"),
+        pytest.param(Spectral(), (16, 128, 64), "float32", id="Fourier"),
+    ],
+)
+def test_scratch_of_a_layer(model: nn.Module, shape: tuple[int, ...], dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    workload = tp.Workload(model.to(kind), torch.randn(shape, dtype=kind), loss=summed)
+    assert profile(workload).memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=0.08)
+
+
+@avx2
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scratch_of_a_convolution_in_half_precision(dtype: torch.dtype) -> None:
+    # Without AVX512 these run as matrix products on the unrolled batch.
+    model = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU()).to(dtype)
+    workload = tp.Workload(model, torch.randn(4, 8, 16, 16, dtype=dtype), loss=summed)
+    p = profile(workload)
+    assert p.memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=0.02)
+    # One unrolled batch, of 2 bytes each, and the gradient of the sum, which ReLU's backward pass wrote out.
+    assert p.memory.workspace_bytes == 2 * 4 * 8 * 9 * 16 * 16
+
+
+class Autocast(nn.Module):
+    """Casts to bfloat16 by itself, so that the real step does as well."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.model(x)
+
+
+def test_scratch_of_a_convolutional_network_under_autocast() -> None:
+    model = Autocast(nn.Sequential(block(3, 16), block(16, 32, 2), nn.Flatten(), nn.Linear(32 * 64, 10)))
+    workload = tp.Workload(model, torch.randn(8, 3, 16, 16), loss=summed)
+    assert profile(workload).memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=0.1)
+
+
+def test_a_mean_squared_error_keeps_the_storage_of_all_errors() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    workload = tp.Workload(model, torch.randn(512, 64), torch.zeros(512, 64))
+    assert profile(workload).memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=0.01)
