@@ -72,7 +72,7 @@ class _Attempt:
         trace: The counts.
         structure: Counts of the model.
         inputs: The inputs that were traced.
-        flops_range: Least and most forward FLOPs over scales and signs of the input, for a data-dependent model; else None.
+        flops_range: Least and most forward FLOPs over scales and signs of the input, if the model depends on data.
     """
 
     trace: StepTrace
