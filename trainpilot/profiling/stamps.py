@@ -45,8 +45,6 @@ _OPAQUE = (
     pathlib.PurePath,
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
-    torch.finfo,
-    torch.iinfo,
 )
 _SEQUENCES = frozenset((tuple, list))
 _PLAIN_AND_SEQUENCES = _PLAIN | _SEQUENCES
@@ -65,9 +63,8 @@ _CLASS_METADATA = frozenset(
 )
 _PLAIN_TENSORS = frozenset((torch.Tensor, nn.Parameter, nn.Buffer))
 _BASE: Any = torch._C.TensorBase
-_GET_PROPERTIES = (
-    *(_BASE.requires_grad.__get__, _BASE.shape.__get__, _BASE.stride, _BASE.dtype.__get__, _BASE.data_ptr),
-)
+_GET_TRAINS = _BASE.requires_grad.__get__
+_GET_PROPERTIES = (*(_GET_TRAINS, _BASE.shape.__get__, _BASE.stride, _BASE.dtype.__get__, _BASE.data_ptr),)
 _GET_EXTRAS: tuple[Callable[[torch.Tensor], Any], ...] = (
     *(_BASE._backward_hooks.__get__, _BASE._post_accumulate_grad_hooks.__get__, operator.attrgetter("__dict__")),
 )
@@ -346,47 +343,55 @@ class Stamper:
         before, self._by_value = self._by_value, False
         pieces, plain, seen = self.pieces, _PLAIN, self._modules_seen
         standard, count, first_hooks, last_hooks = _STANDARD_NAMES, _STANDARD, _FIRST_HOOKS, _LAST_HOOKS
+        first, last = standard[0], standard[last_hooks]  # all others lie between them
         classes: set[type] = set()
-        tensors: list[torch.Tensor | None] = []
+        parameters: list[torch.Tensor | None] = []
+        buffers: list[torch.Tensor | None] = []
         stack = [model]
         while stack:
             module = stack.pop()
-            pieces.append(id(module))
-            if id(module) in seen:
+            identity = id(module)
+            if identity in seen:
+                pieces.append(identity)
                 continue
-            seen.add(id(module))
+            seen.add(identity)
             kind = type(module)
             if kind not in classes:
                 if issubclass(kind, torch.jit.ScriptModule):
                     raise NoStampError("the attributes of a scripted module are not visible")
                 inner = unwrap(module)
                 if inner is not module:
+                    pieces.append(identity)
                     stack.append(inner)
                     continue
                 classes.add(kind)
                 self.add(kind)
             attributes = module.__dict__
             names = tuple(attributes)
-            if names[:count] == standard and _COMPILED not in attributes:
+            if names[0] == first and names[last_hooks] == last and _COMPILED not in attributes:
                 values = tuple(attributes.values())
-                rest = values[count:]
+                names, rest = names[count:], values[count:]
                 hooks = values[first_hooks:last_hooks]
             else:  # attributes were set before nn.Module.__init__ ran, or it is compiled in place; copies are not
                 rest = tuple(v for name, v in attributes.items() if name not in standard and name != _COMPILED)
                 hooks = tuple(attributes[name] for name in standard[first_hooks:last_hooks])
             kinds = tuple(map(type, rest))
-            pieces += (id(kind), attributes["training"], names, kinds)
+            if plain.issuperset(kinds):
+                pieces += (identity, id(kind), attributes["training"], names, kinds, rest)
+            else:
+                pieces += (identity, id(kind), attributes["training"], names, kinds)
+                self._values(rest, kinds)
             if any(hooks):
                 for hook in hooks:
                     self.add(hook)
-            for held in (attributes["_parameters"], attributes["_buffers"]):
-                if held:
-                    pieces += held
-                    tensors += held.values()
-            if plain.issuperset(kinds):
-                pieces.append(rest)
-            else:
-                self._values(rest, kinds)
+            held = attributes["_parameters"]
+            if held:
+                pieces += held
+                parameters += held.values()
+            held = attributes["_buffers"]
+            if held:
+                pieces += held
+                buffers += held.values()
             children = attributes["_modules"]
             if children:
                 pieces += children
@@ -395,7 +400,8 @@ class Stamper:
                         pieces.append(None)
                     else:
                         stack.append(child)
-        self._tensors(tensors)
+        self._tensors(parameters)
+        self._tensors(buffers)
         self._by_value = before
 
     def _tensors(self, tensors: list[torch.Tensor | None]) -> None:
@@ -414,7 +420,8 @@ class Stamper:
         self.pieces += map(id, plain)
         for get in _GET_PROPERTIES:
             self.pieces += map(get, plain)
-        for get in _GET_EXTRAS:
+        # A tensor that needs no gradient has no hooks.
+        for get in _GET_EXTRAS if any(map(_GET_TRAINS, plain)) else _GET_EXTRAS[-1:]:
             if any(map(get, plain)):
                 for tensor in plain:
                     self.pieces.append(id(tensor))
