@@ -63,6 +63,17 @@ def test_rows_that_another_run_measured_meanwhile_are_told(tmp_path):
         assert store.count() == 3
 
 
+def test_a_store_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    sweep = sweep_of(tmp_path, [1, 2])
+    collect(sweep)
+    monkeypatch.setattr("trainpilot.store.engine._writable", lambda path: False)
+    seen = []
+    with pytest.raises(StoreError, match="is read-only"):
+        collect(sweep, resume=False, progress=seen.append)
+    assert seen == []
+    assert collect(sweep, dry_run=True).already == 2
+
+
 def test_without_resuming_everything_is_measured_once_more(tmp_path):
     sweep = sweep_of(tmp_path, [1, 2], rounds=2)
     collect(sweep)

@@ -20,6 +20,7 @@ from trainpilot.errors import (
     UnknownNameError,
     UsageError,
 )
+from trainpilot.store import engine as engine_module
 from trainpilot.store import list_sweeps, open_store
 from trainpilot.store.schema import MEASUREMENTS, field_kinds, from_columns, to_columns
 
@@ -335,6 +336,42 @@ def test_a_read_only_store_says_so(tmp_path):
         assert store.count() == 1
         with pytest.raises(StoreError, match="timings.sqlite.* is read-only"):
             store.append(measurement(config_key="new"))
+
+
+@pytest.mark.parametrize("blocked", ["file", "folder"])
+def test_a_store_without_the_right_to_write_is_read(tmp_path, monkeypatch, blocked):
+    path = tmp_path / "dataset" / "timings #1.sqlite"
+    path.parent.mkdir()
+    filled(path, 3)
+    path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+    path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+    # Root may write everything, so the answer of the system is replaced.
+    closed = path if blocked == "file" else path.parent
+    monkeypatch.setattr(engine_module, "_writable", lambda asked: asked != closed)
+    before = path.read_bytes()
+    with open_store(f"sqlite:///{path}") as store:
+        assert store.count() == len(list(store.rows())) == len(store.finished_keys()) == 3
+        assert store.integrity_problems() == []
+        with pytest.raises(StoreError, match="timings #1.sqlite is read-only"):
+            store.require_writable()
+        with pytest.raises(StoreError, match="timings #1.sqlite is read-only"):
+            store.append(measurement(config_key="new"))
+        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+def test_rows_in_the_log_of_a_read_only_store_are_seen(tmp_path, monkeypatch):
+    path = tmp_path / "timings.sqlite"
+    with open_store(f"sqlite:///{path}") as writer:  # open, so that its rows are in the log
+        writer.append(measurement())
+        assert path.with_name("timings.sqlite-wal").stat().st_size > 0
+        monkeypatch.setattr(engine_module, "_writable", lambda asked: False)
+        with open_store(f"sqlite:///{path}") as store:
+            assert store.count() == 1
+
+
+def test_a_writable_store_is_writable(store):
+    store.require_writable()
 
 
 def append_many(store):

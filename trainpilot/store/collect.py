@@ -91,6 +91,7 @@ def benchmark(
                 planned=tuple(f"{row.configuration.title}, round {row.repetition + 1}" for row in missing),
             )
 
+        target.require_writable()
         begin = time.monotonic()
         if calibrate:
             _calibrate(rounds, finished)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, event, insert, inspect, select, text
+from sqlalchemy import create_engine, event, false, insert, inspect, select, text, update
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -26,6 +27,8 @@ _CREATION_LOCK = 7_240_313
 def open_engine(url: str) -> Engine:
     """Connect to a store, creating it if there is none.
 
+    A file that this process may not write is opened for reading only.
+
     Raises:
         UsageError: The URL is none, or of a database that is not supported.
         StoreCorruptError: The file is damaged; it is left as it is.
@@ -36,14 +39,15 @@ def open_engine(url: str) -> Engine:
     path = _file_of(parsed)
     if path is not None:
         _check_file(path)
+    reader = None if path is None else _reader(path)
     try:
-        engine = create_engine(parsed)
+        engine = create_engine(parsed) if reader is None else create_engine(parsed, creator=reader)
     except ModuleNotFoundError as error:
         raise StoreError(
             f"the store {shown(parsed)} needs the package {error.name}: pip install 'train-pilot[postgresql]'"
         ) from None
     if parsed.get_backend_name() == "sqlite":
-        _use_sqlite_safely(engine)
+        _use_sqlite_safely(engine, writable=reader is None)
     try:
         with translated(engine.url):
             _ensure_schema(engine)
@@ -68,6 +72,17 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """
     with translated(engine.url), engine.execution_options(writes=True).begin() as connection:
         yield connection
+
+
+def require_writable(engine: Engine) -> None:
+    """Refuse a store that can only be read, before any work is done whose result would go there.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+    with writing(engine) as connection:
+        # SQLite lets a transaction begin all the same, and refuses the first statement that could write.
+        connection.execute(update(VERSION_TABLE).values(version=SCHEMA_VERSION).where(false()))
 
 
 @contextmanager
@@ -161,7 +176,25 @@ def _check_file(path: Path) -> None:
         )
 
 
-def _use_sqlite_safely(engine: Engine) -> None:
+def _reader(path: Path) -> Callable[[], sqlite3.Connection] | None:
+    """What connects to a file that cannot be written, or None if it can be.
+
+    SQLite writes a log and an index of it next to the file even for reading, so it must be told that it may not.
+    """
+    if not path.exists() or (_writable(path) and _writable(path.parent)):
+        return None
+    log = path.with_name(f"{path.name}-wal")
+    # Rows that are only in the log are seen through the log; without any the file is all there is.
+    mode = "mode=ro" if log.exists() and log.stat().st_size > 0 else "mode=ro&immutable=1"
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    return lambda: sqlite3.connect(uri, uri=True, check_same_thread=False)
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK)
+
+
+def _use_sqlite_safely(engine: Engine, *, writable: bool) -> None:
     @event.listens_for(engine, "connect")
     def connect(connection: sqlite3.Connection, _: Any) -> None:
         # The driver's own transactions begin too late for a consistent read and for taking turns when writing.
@@ -169,7 +202,8 @@ def _use_sqlite_safely(engine: Engine) -> None:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
         cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.execute("PRAGMA journal_mode=WAL")
+        if writable:
+            cursor.execute("PRAGMA journal_mode=WAL")
         # A committed row survives a power cut, not only the end of this process.
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.close()

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 from trainpilot.benchmarking import Measurement, OperatorTiming
 from trainpilot.errors import MeasurementError, StoreCorruptError, UnknownNameError
 from trainpilot.settings import load_settings
-from trainpilot.store.engine import open_engine, reading, shown, writing
+from trainpilot.store.engine import open_engine, reading, require_writable, shown, writing
 from trainpilot.store.schema import (
     MEASUREMENTS,
     OPERATOR_TIMINGS,
@@ -67,6 +67,14 @@ class TimingStore:
     def name(self) -> str:
         """The file or URL, for messages."""
         return shown(self._engine.url)
+
+    def require_writable(self) -> None:
+        """Refuse a store that can only be read.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        require_writable(self._engine)
 
     def append(self, measurement: Measurement, operators: Sequence[OperatorTiming] = ()) -> bool:
         """Keep one row and the operator timings that belong to it.
@@ -123,14 +131,14 @@ class TimingStore:
             UnknownNameError: There is no such column.
             StoreCorruptError: A row is damaged.
         """
-        import pandas as pd
-
         if status is not None:
             filters["status"] = status
         if simulated is not None:
             filters["simulated"] = simulated
         names = list(field_kinds())
         rows = [[getattr(row, name) for name in names] for row in self.rows(**filters)]
+        import pandas as pd  # only now: rows that cannot be read are told at once
+
         return pd.DataFrame(rows, columns=names)
 
     def operators(self, row_id: str) -> list[OperatorTiming]:
@@ -247,7 +255,7 @@ class TimingStore:
 
 
 def open_store(url: str | None = None) -> TimingStore:
-    """Open the timing dataset, creating it if there is none.
+    """Open the timing dataset, creating it if there is none; for reading only where it cannot be written.
 
     Args:
         url: SQLAlchemy URL (SQLite or PostgreSQL); default: that of the settings (``TRAINPILOT_STORE``).
@@ -256,7 +264,7 @@ def open_store(url: str | None = None) -> TimingStore:
         UsageError: The URL is none, or of a database that is not supported.
         StoreCorruptError: The file is damaged; it is left as it is.
         StoreSchemaError: The store has another schema.
-        StoreError: It cannot be opened or written.
+        StoreError: It cannot be opened or created.
     """
     return TimingStore(open_engine(url or load_settings().store_url))
 
