@@ -378,7 +378,7 @@ def from_list(batch_size: int) -> torch.Tensor:
 )
 def test_what_a_closure_holds_is_seen(traced: list[str], held: Any, change: Callable[[Any], object]) -> None:
     module, inputs = nn.Linear(4, 4), rows(held)
-    options: dict[str, Any] = {"example_inputs": inputs, "loss": summed, "batch_size": 3}
+    options: dict[str, Any] = {"example_inputs": inputs, "loss": summed, "batch_size": 4}
     assert profile(workload(module, **options)).forward_flops == ONE
     assert profile(workload(module, **options)).forward_flops == ONE
     assert len(traced) == 1
@@ -393,7 +393,7 @@ def test_callable_object_default_and_global_list_are_seen(traced: list[str], mon
         return torch.randn((m or n)[0], 4)
 
     def flops(inputs: Any) -> int:
-        return profile(workload(module, example_inputs=inputs, loss=summed, batch_size=3)).forward_flops
+        return profile(workload(module, example_inputs=inputs, loss=summed, batch_size=4)).forward_flops
 
     assert flops(maker) == ONE
     maker.options["n"] = 6
@@ -424,7 +424,7 @@ def test_module_in_the_closure_of_a_loss_is_seen(traced: list[str]) -> None:
 
 def test_value_that_a_function_reads_is_seen(traced: list[str]) -> None:
     module, chosen = nn.Linear(4, 4), torch.tensor([True] * 3 + [False] * 3)
-    options: dict[str, Any] = {"example_inputs": lambda _: torch.ones(6, 4)[chosen], "loss": summed, "batch_size": 3}
+    options: dict[str, Any] = {"example_inputs": lambda _: torch.ones(6, 4)[chosen], "loss": summed, "batch_size": 4}
     assert profile(workload(module, **options)).forward_flops == ONE
     chosen.data.fill_(True)
     assert profile(workload(module, **options)).forward_flops == 2 * ONE

@@ -260,10 +260,9 @@ def test_lazy_model_inside_a_wrapper_with_batch_norm() -> None:
     assert isinstance(model[1], nn.LazyBatchNorm2d)
 
 
-def test_example_inputs_of_another_batch_size_are_noted() -> None:
-    p = of(nn.Linear(8, 4), lambda _: torch.randn(2, 8), batch_size=16)
-    assert p.forward_flops == 128
-    assert any("hold 2 samples" in note and "batch of 16" in note for note in p.notes)
+def test_example_inputs_of_another_batch_size_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"example_inputs\(16\) gave \(2, 8\), which holds no batch of 16"):
+        of(nn.Linear(8, 4), lambda _: torch.randn(2, 8), batch_size=16)
     assert of(nn.Linear(8, 4), torch.randn(2, 8)).notes == ()
 
 

@@ -81,6 +81,13 @@ def test_tied_weights_change_the_identity() -> None:
     assert Workload(build(True), x).model_hash != Workload(build(False), x).model_hash
 
 
+def test_a_library_in_a_closure_is_only_its_name() -> None:
+    import torch as library
+
+    x = torch.zeros(2, 4)
+    assert Workload(lambda: library.nn.Linear(4, 3), x).model_hash
+
+
 def test_builders_with_other_constants_are_other_models() -> None:
     def builder(width: int):
         return lambda: nn.Linear(4, width)

@@ -100,7 +100,7 @@ class _Profiler:
         assert workload.batch_size is not None
         inputs, targets = self._batch(workload.batch_size)
         self._refuse_nothing_to_train(model, inputs)
-        self._note_other_batch_size(inputs)
+        self._check_batch(inputs)
         try:
             return self._profile(self._attempt(model, inputs, targets), workload.batch_size)
         except StepError as failure:
@@ -133,12 +133,14 @@ class _Profiler:
                 f"{self._workload.name}: nothing to train: no parameter of the model requires a gradient"
             )
 
-    def _note_other_batch_size(self, inputs: ModelInputs) -> None:
-        found = None if callable(self._workload.example_inputs) else batch_size_of(inputs)
-        if self._workload.example_inputs is not None and found not in (None, self._workload.batch_size):
-            self._notes.append(
-                f"the example inputs hold {found} samples and are traced as they are, not as a batch of "
-                f"{self._workload.batch_size}: give a function of the batch size"
+    def _check_batch(self, inputs: ModelInputs) -> None:
+        """Refuse inputs of another batch size than the plan's: their step would be priced as the plan's."""
+        wanted = self._workload.plan.batch_size
+        shapes = [tuple(leaf.shape) for leaf in tensor_leaves(inputs)]
+        if shapes and not any(wanted in shape for shape in shapes):
+            raise ModelError(
+                f"{self._workload.name}: example_inputs({wanted}) gave {shapes[0]}, which holds no batch of {wanted}: "
+                "make it follow its argument, or give the inputs themselves and leave batch_size out"
             )
 
     def _batch(self, batch_size: int) -> tuple[ModelInputs, Any]:

@@ -134,7 +134,7 @@ def select(
         told = "; ".join(f"{name}: {reason}" for name, reason in excluded.items())
         raise BackendUnusableError(f"no backend can be used here: {told}")
     if profile is None:
-        profile = profile_step(workload)
+        profile = profile_step(_within_data(workload))
     utilization = _cpu_utilization(hardware_state)
     labelled = {
         _label(backend.name, variant, variants): (backend, variant) for backend in usable for variant in variants
@@ -163,6 +163,15 @@ def select(
 
 def _backend(given: str | Backend) -> Backend:
     return given if isinstance(given, Backend) else get_backend(given)
+
+
+def _within_data(workload: Workload) -> Workload:
+    """The workload at the largest batch that its data fill; a larger one never runs."""
+    plan = workload.plan
+    fixed = workload.example_inputs is not None and not callable(workload.example_inputs)
+    if fixed or plan.batch_size <= plan.dataset_size:
+        return workload
+    return dataclasses.replace(workload, batch_size=plan.dataset_size)
 
 
 def _variants(settings: ExecutionSettings | Sequence[ExecutionSettings] | None) -> tuple[ExecutionSettings | None, ...]:

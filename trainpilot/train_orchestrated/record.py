@@ -133,10 +133,10 @@ def check_store() -> None:
 
     Raises:
         UsageError: Its URL is none.
-        StoreError: It is damaged, of another schema, or cannot be opened.
+        StoreError: It is damaged, of another schema, or cannot be opened or written.
     """
-    with store.open_store():
-        pass
+    with store.open_store() as dataset:
+        dataset.require_writable()
 
 
 def record(row: Measurement) -> tuple[str, str]:

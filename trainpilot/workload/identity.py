@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ class _Walk:
         """A value as JSON: plain values as they are, objects by their attributes, tensors by shape and type."""
         if isinstance(value, _PRIMITIVES):
             return value
+        if isinstance(value, ModuleType):
+            return value.__name__
         if isinstance(value, type):
             return f"{value.__module__}.{value.__qualname__}"
         if isinstance(getattr(value, "__code__", None), CodeType):

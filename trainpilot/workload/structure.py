@@ -44,6 +44,8 @@ class ModelInputs:
 
 def tensor_leaves(value: Any) -> Iterator[Tensor]:
     """Yield every tensor inside ``value``, in order."""
+    if value is None:  # the common case of a model named in words, which must not load torch
+        return
     import torch
 
     if isinstance(value, torch.Tensor):
