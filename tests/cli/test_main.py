@@ -62,6 +62,7 @@ def test_help_imports_no_framework(command: str) -> None:
         (["profile", "small_cnn", "--optimizer", "adamm"], 2, "unknown optimizer 'adamm': did you mean adam"),
         (["profile", "small_cnn", "--input", "3x8x8"], 2, "small_cnn has its own input"),
         (["predict", "--model", "small_cnn", "--backend", "cdua"], 2, "unknown backend 'cdua': did you mean cuda"),
+        (["predict", "--model", "small_cnn", "--threads", "9999"], 2, "9999"),
         (["predict", "--model", "small_cnn", "--dtype", "int8"], 2, "dtype 'int8'"),
         (["benchmark", "--sweep", "quik"], 2, "unknown sweep 'quik': did you mean quick"),
         (["benchmark", "--quick", "--sweep", "quick"], 2, "not both"),
@@ -87,6 +88,18 @@ def test_bad_input_is_one_line_and_imports_no_framework(arguments: list[str], co
     assert lines[0].startswith("trainpilot: ")
     assert message in lines[0]
     assert imported == "imported:"
+
+
+def test_a_predictor_of_another_schema_is_an_error(data_dir: Path) -> None:
+    home = data_dir / "predictors" / "cpu"
+    (home / "0001").mkdir(parents=True)
+    (home / "active").write_text("1\n")
+    (home / "0001" / "card.json").write_text('{"kind": "trainpilot-predictor", "schema": 99}')
+    for command in ("predict", "select"):
+        done = run(command, "--model", "mlp")
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert "has schema 99, this version reads" in done.stderr
 
 
 def test_wrong_environment_is_told_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,11 +76,15 @@ def select(
 def _select(
     workload: Workload, backends: list[str] | None, threads: list[int] | None, memory_format: str, **limits: Any
 ) -> Selection:
-    from trainpilot.backends import ExecutionSettings, get_backend
+    from trainpilot.backends import ExecutionSettings, backend_names, get_backend
+    from trainpilot.predictors import load_active
     from trainpilot.selection import select as choose
 
     for name in backends or ():
         get_backend(name)  # a misspelt name is told before anything is imported or probed
+    for name in backends or backend_names():
+        # A predictor that must not be used is an error here: numbers from calibration alone would look like its own.
+        load_active(name)
     counts: Sequence[int | None] = threads or (None,)
     variants = [ExecutionSettings(threads=count, dtype=workload.dtype, memory_format=memory_format) for count in counts]
     return choose(workload, backends=backends, settings=variants, **limits)
