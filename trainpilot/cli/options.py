@@ -72,9 +72,11 @@ class WorkloadOptions:
         """
         from trainpilot import zoo
         from trainpilot.workload import InputSpec, Workload
-        from trainpilot.workload.reference import is_code_reference
+        from trainpilot.workload.reference import is_code_reference, require_code_file
 
         name = self.model_name()
+        if is_code_reference(name):
+            require_code_file(name)
         spec = None
         if self.input_shape is not None and self.token_ids is not None:
             raise UsageError("give --input or --token-ids, not both")

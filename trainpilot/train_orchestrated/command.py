@@ -23,7 +23,7 @@ from trainpilot.train_orchestrated.seed import check_seed
 from trainpilot.train_orchestrated.training import AUTO, train
 from trainpilot.workload import Workload
 from trainpilot.workload.pairs import parse_settings
-from trainpilot.workload.reference import is_code_reference
+from trainpilot.workload.reference import is_code_reference, require_code_file
 from trainpilot.zoo.data import load_dataset, settings_for_data
 
 EXIT_INTERRUPTED = 130
@@ -77,6 +77,8 @@ def run_training(options: TrainOptions, *, progress: Callable[[Progress], None] 
     if options.backend != AUTO:
         get_backend(options.backend)
     is_zoo = not is_code_reference(options.model)
+    if not is_zoo:
+        require_code_file(options.model)
     if is_zoo:
         # Its contradictions are the user's, not the data's, so they are told first.
         zoo.get(options.model).resolve_settings(options.settings)

@@ -41,19 +41,28 @@ def is_code_reference(text: str) -> bool:
     return ":" in text or text.endswith(".py")
 
 
-def check_code_reference(text: str) -> tuple[str, str]:
+def split_code_reference(text: str) -> tuple[str, str]:
     """Split a reference into its place and function, without importing anything.
 
     Raises:
         UsageError: The text is not of the form ``file.py:function`` or ``package.module:function``.
-        ModelError: The file does not exist.
     """
     place, _, function = text.rpartition(":")
     if not place or not function.isidentifier():
         raise UsageError(f"model {text!r}: write path/file.py:build or package.module:build")
+    return place, function
+
+
+def require_code_file(text: str) -> None:
+    """Refuse a reference to a file that does not exist, without importing anything.
+
+    Raises:
+        UsageError: The text has another form.
+        ModelError: The file does not exist.
+    """
+    place, _ = split_code_reference(text)
     if place.endswith(".py") and not Path(place).is_file():
         raise ModelError(f"model {text!r}: there is no file {place}")
-    return place, function
 
 
 def load_code_reference(text: str) -> CodeReference:
@@ -63,7 +72,8 @@ def load_code_reference(text: str) -> CodeReference:
         UsageError: The text is not of the form ``file.py:function`` or ``package.module:function``.
         ModelError: The file does not exist, raises when imported, or has no such function.
     """
-    place, function = check_code_reference(text)
+    require_code_file(text)
+    place, function = split_code_reference(text)
     module = _import_file(Path(place), text) if place.endswith(".py") else _import_module(place, text)
     build = getattr(module, function, None)
     if not callable(build):

@@ -16,9 +16,9 @@ from trainpilot.workload.optimizers import OptimizerLike, check_optimizer
 from trainpilot.workload.plan import TrainingPlan
 from trainpilot.workload.reference import (
     CodeReference,
-    check_code_reference,
     is_code_reference,
     load_code_reference,
+    split_code_reference,
 )
 from trainpilot.workload.structure import ModelInputs, batch_size_of, signature, tensor_leaves
 
@@ -113,7 +113,7 @@ class Workload:
         check_optimizer(self.optimizer)
         self._check_fixed_inputs(self.plan.batch_size)
         if isinstance(self.model, str) and is_code_reference(self.model):
-            check_code_reference(self.model)
+            split_code_reference(self.model)
         elif isinstance(self.model, str):
             object.__setattr__(self, "settings", self._entry.resolve_settings(self.settings))
 
