@@ -53,7 +53,10 @@ def test_mps_keeps_no_peak() -> None:
 def test_weights_gradients_and_optimizer_state_are_in_the_peak() -> None:
     width = 2048  # a weight of 16 MiB; with its gradient and Adam's two moments 64 MiB
     workload = tiny_workload(
-        lambda: nn.Linear(width, width, bias=False), example_inputs=torch.ones(1, width), targets=torch.ones(1, width)
+        lambda: nn.Linear(width, width, bias=False),
+        example_inputs=torch.ones(1, width),
+        targets=torch.ones(1, width),
+        batch_size=1,
     )
     with get_backend("cpu").prepare(workload, ExecutionSettings(threads=1)) as session:
         session.step()

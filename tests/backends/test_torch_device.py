@@ -166,7 +166,7 @@ def test_memory_format(memory_format: str) -> None:
     given = torch.randn(4, 3, 8, 8)
     if memory_format == "contiguous":  # the setting decides, not the layout of what was given
         given = given.to(memory_format=torch.channels_last)
-    workload = tiny_workload(lambda: _Watching(nn.Conv2d(3, 6, 3)), example_inputs=given, targets=None)
+    workload = tiny_workload(lambda: _Watching(nn.Conv2d(3, 6, 3)), example_inputs=given, targets=None, batch_size=4)
     with CPU.prepare(workload, ExecutionSettings(threads=1, memory_format=memory_format)) as session:
         session.step()
         assert session.model.seen["channels_last"] == (memory_format == "channels_last")
@@ -176,7 +176,8 @@ def test_memory_format(memory_format: str) -> None:
 
 
 def test_channels_last_does_not_exist_for_volumes() -> None:
-    workload = tiny_workload(lambda: nn.Conv3d(1, 2, 3), example_inputs=torch.randn(2, 1, 4, 4, 4), targets=None)
+    given = torch.randn(2, 1, 4, 4, 4)
+    workload = tiny_workload(lambda: nn.Conv3d(1, 2, 3), example_inputs=given, targets=None, batch_size=2)
     before = torch.get_num_threads()
     with pytest.raises(UnsupportedError, match="channels_last"):
         CPU.prepare(workload, ExecutionSettings(threads=1, memory_format="channels_last"))
