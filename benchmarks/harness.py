@@ -1,6 +1,6 @@
 """Figures of the measuring harness, in one run with nothing else on the machine.
 
-    python benchmarks/harness.py [--sweep standard] [--only noise|share|guard]
+    python benchmarks/harness.py [--sweep standard] [--budget SECONDS] [--only noise|share|guard] [--store URL]
 
 Prints, as one JSON document:
 
@@ -64,10 +64,15 @@ def _group_figures(report: NoiseReport, group: str) -> dict[str, float | None]:
     }
 
 
-def share_in_steps(store: TimingStore, sweep: str) -> dict[str, float]:
+def share_in_steps(store: TimingStore, sweep: str, budget_s: float | None) -> dict[str, Any]:
     """Share of the wall time that a sweep spends inside training steps."""
-    summary = benchmark(sweep, store=store, resume=False)
-    return {"elapsed_s": summary.elapsed_s, "share": summary.stepping_s / summary.elapsed_s}
+    summary = benchmark(sweep, store=store, resume=False, budget_s=budget_s)
+    return {
+        "sweep": sweep,
+        "rows": summary.measured,
+        "elapsed_s": summary.elapsed_s,
+        "share": summary.stepping_s / summary.elapsed_s,
+    }
 
 
 def guard_figures(store: TimingStore, folder: Path) -> dict[str, float]:
@@ -93,17 +98,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", default="standard", help="sweep whose share of time in steps is measured")
     parser.add_argument("--only", choices=("noise", "share", "guard"), help="one of the three figures")
+    parser.add_argument("--budget", type=float, help="time limit of that sweep in s: its shuffled first part then")
+    parser.add_argument(
+        "--store", help="URL of a store that keeps the rows of noise and share; default: a temporary one"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         figures: dict[str, Any] = {}
-        with open_store(f"sqlite:///{folder / 'harness.sqlite'}") as store:
-            if options.only in (None, "guard"):
+        temporary = f"sqlite:///{folder / 'harness.sqlite'}"
+        if options.only in (None, "guard"):
+            with open_store(temporary) as store:
                 figures["guard"] = guard_figures(store, folder)
+        with open_store(options.store or temporary) as store:
             if options.only in (None, "noise"):
                 figures["noise"] = noise_figures(store, this_site().cores)
             if options.only in (None, "share"):
-                figures["share_in_steps"] = share_in_steps(store, options.sweep)
+                figures["share_in_steps"] = share_in_steps(store, options.sweep, options.budget)
     print(json.dumps(figures, indent=2))
 
 
