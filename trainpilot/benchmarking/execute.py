@@ -16,7 +16,7 @@ from trainpilot.benchmarking.control import measure_control
 from trainpilot.benchmarking.energy import EnergyMeter, NoMeter, ZeusMeter
 from trainpilot.benchmarking.failures import failure_of
 from trainpilot.benchmarking.global_settings import changed_settings, global_settings
-from trainpilot.benchmarking.operator_times import time_operators
+from trainpilot.benchmarking.operator_times import MOST_TIMED_STEP_S, time_operators
 from trainpilot.benchmarking.rates import estimate_step_s, peak_flops_per_s
 from trainpilot.benchmarking.timing import StepTiming, TimingLimits, measure_steps
 from trainpilot.errors import MeasurementError
@@ -24,9 +24,10 @@ from trainpilot.hardware.others import OthersMeter
 
 if TYPE_CHECKING:
     from trainpilot.backends import TrainingSession
-    from trainpilot.profiling import WorkloadProfile
 
 Clock = Callable[[], float]
+# What a row holds of the trace of its step: later rounds of a configuration take it over instead of tracing anew.
+TRACE_FIELDS = ("workload_hash", "model_hash", "input_signature", "features", "op_groups")
 
 
 def start() -> None:
@@ -57,7 +58,8 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         task: ``configuration`` (``Configuration.to_dict``), ``timing`` (fields of ``TimingLimits``), ``statistic``,
-            ``cap_s``, ``operator_steps``, ``calibration`` (figures or {}), ``cores``, ``control_ratio`` (or None).
+            ``cap_s``, ``operator_steps``, ``calibration`` (figures or {}), ``cores``, ``control_ratio`` (or None),
+            ``trace`` (``TRACE_FIELDS`` of an earlier round, or None).
 
     Returns:
         ``status``, ``reason``; ``labels`` (fields of ``Measurement``), ``operators``, ``contended`` (why, or ""),
@@ -77,8 +79,10 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
         _measure(task, reply)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - anything that a model raises is a row, not our end
         reply["status"], reply["reason"] = failure_of(error)
-    # Only the text of the error is kept: its frames would keep the model and its tensors alive.
+    # Only the text of the error is kept: its frames would keep the model and its tensors alive. What is alive after
+    # that are caches of libraries, which the next collection need not walk.
     gc.collect()
+    gc.freeze()
     reply["changed"] = changed_settings(before)
     return reply
 
@@ -95,15 +99,18 @@ def _measure(task: Mapping[str, Any], reply: dict[str, Any]) -> None:
     labels["simulated"] = backend.simulated
     clock: Clock = VirtualClock() if backend.simulated else time.perf_counter
     workload = configuration.live_workload
-    traced = profile(workload)
-    labels |= {
-        "workload_hash": traced.workload_hash,
-        "model_hash": traced.model_hash,
-        "input_signature": [list(part) for part in traced.input_signature],
-        "features": dict(traced.features),
-        "op_groups": [asdict(group) for group in traced.op_groups],
-    }
-    estimate = estimate_step_s(traced.features, configuration.threads, task["calibration"])
+    trace = task["trace"]
+    if trace is None:
+        traced = profile(workload)
+        trace = {
+            "workload_hash": traced.workload_hash,
+            "model_hash": traced.model_hash,
+            "input_signature": [list(part) for part in traced.input_signature],
+            "features": dict(traced.features),
+            "op_groups": [asdict(group) for group in traced.op_groups],
+        }
+    labels |= trace
+    estimate = estimate_step_s(trace["features"], configuration.threads, task["calibration"])
     if estimate > task["cap_s"]:
         reply["skipped"] = f"a step would take about {estimate:.1f} s, the sweep's cap is {task['cap_s']:g} s"
         return
@@ -112,7 +119,7 @@ def _measure(task: Mapping[str, Any], reply: dict[str, Any]) -> None:
     with session:
         session.synchronize()
         labels["setup_time_s"] = clock() - begin
-        timing, loss_finite = _time_steps(session, configuration, clock, task, traced)
+        timing, loss_finite = _time_steps(session, configuration, clock, task, trace["features"])
         used_threads = _threads_in_use()
         labels["peak_memory_bytes"] = session.peak_memory_bytes()
         labels["actual_placement"] = session.placement()
@@ -141,8 +148,9 @@ def _measure(task: Mapping[str, Any], reply: dict[str, Any]) -> None:
             reply["contended"] = ""
         elif configuration.backend == "cpu" and configuration.phase == "train_step" and task["operator_steps"]:
             assert timing.step_time_s is not None
-            found = time_operators(session, traced.op_groups, task["operator_steps"], timing.step_time_s)
-            reply["operators"] = [asdict(operator) for operator in found]
+            if timing.step_time_s <= MOST_TIMED_STEP_S:
+                found = time_operators(session, trace["op_groups"], task["operator_steps"], timing.step_time_s)
+                reply["operators"] = [asdict(operator) for operator in found]
 
 
 def _time_steps(
@@ -150,7 +158,7 @@ def _time_steps(
     configuration: Configuration,
     clock: Clock,
     task: Mapping[str, Any],
-    traced: WorkloadProfile,
+    features: Mapping[str, float],
 ) -> tuple[StepTiming, bool | None]:
     last: Any = None
 
@@ -161,9 +169,8 @@ def _time_steps(
     def forward() -> None:
         session.forward()
 
-    flops = traced.forward_flops
-    if configuration.phase == "train_step":
-        flops += traced.backward_flops + traced.optimizer_flops
+    phases = ("forward", "backward", "optimizer") if configuration.phase == "train_step" else ("forward",)
+    flops = sum(features[f"flops.{phase}"] for phase in phases)
     timing = measure_steps(
         train_step if configuration.phase == "train_step" else forward,
         session.synchronize,

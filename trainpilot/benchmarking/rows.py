@@ -7,11 +7,16 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainpilot.benchmarking.configuration import Configuration, OperatorTiming
 from trainpilot.benchmarking.measurement import Measurement, Status
 from trainpilot.hardware import Machine, cached_calibration, machine, usable_cores, versions
+
+if TYPE_CHECKING:
+    from trainpilot.backends import ExecutionSettings
+    from trainpilot.profiling import WorkloadProfile
+    from trainpilot.workload import Workload
 
 CalibrationLookup = Callable[[str, int, str], Mapping[str, float]]
 
@@ -117,6 +122,56 @@ def build_row(
         control_time_s=control_time_s,
         **fields,
     )
+
+
+def run_fields(
+    workload: Workload,
+    profile: WorkloadProfile,
+    *,
+    backend: str,
+    settings: ExecutionSettings,
+    threads: int,
+    simulated: bool,
+    calibration: Mapping[str, float],
+) -> dict[str, Any]:
+    """What a row says of steps that ran in this process: the workload, its profile, and where it ran.
+
+    Args:
+        workload: What ran; a live model too, which no configuration can name.
+        profile: Its profile.
+        backend: Where it ran.
+        settings: How.
+        threads: CPU threads in use.
+        simulated: Whether the backend is a simulated one.
+        calibration: Calibration figures; {} where none are cached.
+
+    Returns:
+        Fields of ``Measurement``; what was measured and the identity of the row are missing.
+    """
+    here = machine()
+    return {
+        "workload_hash": workload.workload_hash,
+        "model_hash": workload.model_hash,
+        "name": workload.name,
+        "family": workload.family,
+        "model_settings": dict(workload.settings),
+        "batch_size": profile.batch_size,
+        "optimizer": workload.optimizer_name,
+        "dtype": settings.dtype,
+        "input_signature": list(profile.input_signature),
+        "features": dict(profile.features),
+        "op_groups": [asdict(group) for group in profile.op_groups],
+        "backend": backend,
+        "requested_placement": backend,
+        "threads": threads,
+        "memory_format": settings.memory_format,
+        "simulated": simulated,
+        "machine_id": here.machine_id,
+        "machine": asdict(here),
+        "calibration": dict(calibration),
+        "versions": versions(),
+        "phase": "train_step",
+    }
 
 
 def operator_timings(found: list[Mapping[str, Any]]) -> list[OperatorTiming]:

@@ -26,6 +26,7 @@ _MEMORY_SHARE = 0.9
 _MOST_VAIN_REPETITIONS = 3
 
 Sink = Callable[[Measurement, Sequence[OperatorTiming]], None]
+KnownTrace = Callable[[str], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ def run_sweep(
     progress: Callable[[SweepProgress], None] | None = None,
     site: Site | None = None,
     executor: str = DEFAULT_EXECUTOR,
+    known_trace: KnownTrace | None = None,
 ) -> SweepSummary:
     """Measure a sweep, handing each row to ``sink`` the moment it is known.
 
@@ -178,6 +180,8 @@ def run_sweep(
         progress: Called after each row.
         site: Where it runs; default: here.
         executor: Module that measures in the worker.
+        known_trace: Gives the trace of a configuration (``execute.TRACE_FIELDS``) by its key, or None, so that its
+            later rounds need not trace it again.
 
     Returns:
         What was done, also after Ctrl-C (``stopped`` is ``interrupted`` then).
@@ -190,7 +194,7 @@ def run_sweep(
     site = site or this_site()
     _require_usable(backends or sweep.backends)
     rounds = plan_sweep(sweep, site, backends=backends, shard=shard, first_repetition=first_repetition)
-    run = _SweepRun(sweep, site, sink, budget_s, progress, executor)
+    run = _SweepRun(sweep, site, sink, budget_s, progress, executor, known_trace)
     return run.run(rounds, finished)
 
 
@@ -230,6 +234,7 @@ class _SweepRun:
         budget_s: float | None,
         progress: Callable[[SweepProgress], None] | None,
         executor: str,
+        known_trace: KnownTrace | None,
     ) -> None:
         self._sweep = sweep
         self._site = site
@@ -237,6 +242,7 @@ class _SweepRun:
         self._budget_s = budget_s
         self._progress = progress
         self._executor = executor
+        self._known_trace = known_trace
         self._begin = time.monotonic()
         self._worker: Worker | None = None
         self._counts: Counter[str] = Counter()
@@ -306,7 +312,7 @@ class _SweepRun:
                 self._held.append(held)
             return False
         try:
-            reply = self._ask(planned.configuration, planned.repetition)
+            reply = self._ask(planned)
         except _BudgetSpentError:
             if held is not None:
                 self._held.append(held)
@@ -338,7 +344,7 @@ class _SweepRun:
             self._keep(found)
         return True
 
-    def _ask(self, configuration: Configuration, repetition: int) -> dict[str, Any]:
+    def _ask(self, planned: PlannedRow) -> dict[str, Any]:
         """The worker's answer, or what its loss means."""
         timeout_s, of_budget = self._sweep.timeout_s, False
         begin = time.monotonic()
@@ -348,7 +354,7 @@ class _SweepRun:
             left = self._left()
             if left is not None and left < timeout_s:
                 timeout_s, of_budget = max(left, 1.0), True
-            reply = worker.measure(self._task(configuration, repetition), timeout_s)
+            reply = worker.measure(self._task(planned), timeout_s)
         except WorkerLostError as lost:
             self._worker = None
             if lost.status == "timeout" and of_budget:
@@ -368,8 +374,11 @@ class _SweepRun:
             self._close_worker()
         return reply
 
-    def _task(self, configuration: Configuration, repetition: int) -> Mapping[str, Any]:
-        ratio = None
+    def _task(self, planned: PlannedRow) -> Mapping[str, Any]:
+        configuration, trace, ratio = planned.configuration, None, None
+        # A model that is somebody's code is traced each time: what it imports may have changed.
+        if planned.repetition and self._known_trace is not None and not configuration.uses_code:
+            trace = self._known_trace(planned.key)
         if self._control_s is not None and self._best_control_s is not None:
             ratio = self._control_s / self._best_control_s
         dtype = configuration.workload["dtype"]
@@ -378,10 +387,11 @@ class _SweepRun:
             "timing": asdict(self._sweep.timing),
             "statistic": self._sweep.statistic,
             "cap_s": self._sweep.cap_s,
-            "operator_steps": self._sweep.operator_steps if repetition == 0 else 0,
+            "operator_steps": self._sweep.operator_steps if planned.repetition == 0 else 0,
             "calibration": dict(self._site.calibration(configuration.backend, configuration.threads, dtype)),
             "cores": self._site.cores,
             "control_ratio": ratio,
+            "trace": trace,
         }
 
     def _ready_worker(self) -> Worker:

@@ -60,6 +60,7 @@ def predict(
     profile: WorkloadProfile | None = None,
     predictor: Predictor | None = None,
     calibrate: bool = True,
+    probe: bool = False,
 ) -> Prediction:
     """Predict step time, setup, epoch and total time, peak memory and energy without running the workload.
 
@@ -75,11 +76,14 @@ def predict(
             the data holds all of them, and is traced at that size.
         predictor: Predictor to ask; default: the one in use. One that is given is asked about its own machine.
         calibrate: Probe the backend for a few seconds if there is no predictor and nothing is cached.
+        probe: Run a few real steps where the prediction alone says too little (see ``why_probe``) and join both;
+            ``source`` is ``measured`` then, and the notes say what it cost.
 
     Raises:
         UnknownNameError: There is no such backend.
         UsageError: More threads are asked than this process may use.
-        ModelError: The workload cannot be traced.
+        ModelError: The workload cannot be traced, or not run for a probe.
+        MeasurementError: The probe would not fit into memory, or gave no time.
         PredictorError: A feature of the profile is not finite; the text names it.
     """
     device = get_backend(backend)
@@ -122,7 +126,7 @@ def predict(
         notes.append(f"no data for backend {backend}: run trainpilot benchmark --backend {backend} and trainpilot fit")
     if known is None:
         try:
-            calibration = device.calibration(settings, run=calibrate)
+            calibration = device.calibration(settings, run=calibrate or probe)
         except BackendUnusableError as error:
             return _unknown(backend, profile, [*notes, str(error)])
         if calibration is None:
@@ -131,6 +135,8 @@ def predict(
     if profile.uncounted_ops and known.step.low is not None:
         known = dataclasses.replace(known, step=Estimate(known.step.value), in_range=False)
         notes.append("no interval is valid where some operators have no formula for their FLOPs")
+    if probe:
+        known = _probed(known, workload if fixed or not clamped else dataclasses.replace(workload, batch_size=plan.batch_size), backend, settings, profile)
     return _assemble(plan, profile, known, table, [*notes, *known.notes, *profile.notes])
 
 
@@ -185,6 +191,28 @@ def _analytic(calibration: Calibration, table: WorkTable) -> _Known:
             f"run `trainpilot calibrate --backend {calibration.backend} --refresh` when it is quiet"
         )
     return _Known("analytic", Estimate(float(seconds(table)[0])), False, tuple(notes), seconds, {})
+
+
+def _probed(
+    known: _Known, workload: Workload, backend: str, settings: ExecutionSettings, profile: WorkloadProfile
+) -> _Known:
+    """What is known after a few real steps, if those tell more."""
+    from trainpilot.predictors.probing import combine, run_probe, why_probe
+
+    reason = why_probe(known.step, known.in_range)
+    if not reason:
+        return dataclasses.replace(known, notes=(*known.notes, "not probed: the prediction is narrow and in range"))
+    found = run_probe(workload, backend, settings, profile)
+    others = dict(known.others) | {SETUP_TIME.name: Estimate(found.setup_time_s)}
+    if found.peak_memory_bytes is not None:
+        others[PEAK_MEMORY.name] = Estimate(float(found.peak_memory_bytes))
+    return dataclasses.replace(
+        known,
+        source="measured",
+        step=combine(known.step, found),
+        others=others,
+        notes=(f"{found.note}, because {reason}; joined with the prediction of {known.step.value:.3g} s", *known.notes),
+    )
 
 
 def _estimate(forecast: Forecast, level: float) -> Estimate:

@@ -124,6 +124,7 @@ def benchmark(
             progress=progress,
             site=site,
             executor=executor,
+            known_trace=target.trace_of,
         )
         summary.dropped = dropped
         return summary

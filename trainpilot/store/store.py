@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Engine
 
 from trainpilot.benchmarking import Measurement, OperatorTiming
+from trainpilot.benchmarking.execute import TRACE_FIELDS
 from trainpilot.errors import MeasurementError, StoreCorruptError, UnknownNameError
 from trainpilot.settings import load_settings
 from trainpilot.store.engine import open_engine, reading, require_writable, shown, writing
@@ -168,6 +169,16 @@ class TimingStore:
         ]
         names = ["row_id", *(field.name for field in dataclasses.fields(OperatorTiming))]
         return pd.DataFrame(found, columns=names)
+
+    def trace_of(self, config_key: str) -> dict[str, Any] | None:
+        """The trace that a row of this configuration holds (``execute.TRACE_FIELDS``), or None if there is none."""
+        columns = [MEASUREMENTS.c[name] for name in TRACE_FIELDS]
+        statement = select(*columns).where(MEASUREMENTS.c.config_key == config_key, MEASUREMENTS.c.op_groups != "[]")
+        found = list(self._values(statement.limit(1)))
+        if not found:
+            return None
+        values, kinds = found[0], field_kinds()
+        return {name: json.loads(values[name]) if kinds[name].kind == "json" else values[name] for name in TRACE_FIELDS}
 
     def finished_keys(self) -> set[tuple[str, int]]:
         """(config_key, repetition) of all benchmark rows, whatever their status."""

@@ -9,9 +9,10 @@ from trainpilot import store
 from trainpilot.backends import Backend, ExecutionSettings
 from trainpilot.benchmarking import Measurement
 from trainpilot.benchmarking.contention import Interference, contention
+from trainpilot.benchmarking.rows import run_fields
 from trainpilot.benchmarking.timing import QUANTILES, count_outliers, quantile
 from trainpilot.errors import StoreError, TrainingError
-from trainpilot.hardware import Load, machine, usable_cores, versions
+from trainpilot.hardware import Load, usable_cores
 from trainpilot.profiling import WorkloadProfile
 from trainpilot.settings import load_settings
 from trainpilot.train_orchestrated.loop import Run
@@ -72,7 +73,7 @@ def as_measurement(context: RunContext, run: Run) -> Measurement:
     one; without any it is ``failed``, because there is no label. Only a good row has times.
     """
     workload, profile = context.workload, context.profile
-    here, times = machine(), run.full_steps_s
+    times = run.full_steps_s
     status, reason = run.status, run.reason
     if status == "ok" and not times:
         status, reason = "failed", reason or "no full step after the first one, so there is no label"
@@ -87,30 +88,18 @@ def as_measurement(context: RunContext, run: Run) -> Measurement:
         sweep_id="training",
         origin="training",
         created_at=context.started_at,
-        workload_hash=workload.workload_hash,
-        model_hash=workload.model_hash,
-        name=workload.name,
-        family=workload.family,
-        model_settings=dict(workload.settings),
-        batch_size=profile.batch_size,
-        optimizer=workload.optimizer_name,
-        dtype=context.settings.dtype,
-        input_signature=list(profile.input_signature),
-        features=dict(profile.features),
-        op_groups=[dataclasses.asdict(group) for group in profile.op_groups],
-        backend=context.backend.name,
-        requested_placement=context.backend.name,
+        **run_fields(
+            workload,
+            profile,
+            backend=context.backend.name,
+            settings=context.settings,
+            threads=context.threads,
+            simulated=context.backend.simulated,
+            calibration={} if calibration is None else calibration.figures,
+        ),
         actual_placement=context.placement,
-        threads=context.threads,
-        memory_format=context.settings.memory_format,
-        simulated=context.backend.simulated,
-        machine_id=here.machine_id,
-        machine=dataclasses.asdict(here),
-        calibration={} if calibration is None else dict(calibration.figures),
-        versions=versions(),
         load_average_1min=context.load.load_average_1min,
         cpu_utilization=context.load.cpu_utilization,
-        phase="train_step",
         status=status,  # type: ignore[arg-type]  # one of STATUSES
         reason=reason,
         step_time_s=quantile(times, 0.5) if good else None,
