@@ -53,14 +53,18 @@ def noise_figures(store: TimingStore, cores: int) -> dict[str, Any]:
     }
 
 
-def _group_figures(report: NoiseReport, group: str) -> dict[str, float | None]:
+def _group_figures(report: NoiseReport, group: str) -> dict[str, Any]:
+    """The label as predictors learn it, from one round and from two, against the median of one round's windows."""
     found = {entry.statistic: entry.mean for entry in report.entries if entry.group == group}
-    one, two = found.get("median"), found.get("median, median of 2 rounds")
+    plain = found.get("median")
+    one = found.get("label, drift corrected")
+    two = found.get("label, drift corrected, median of 2 rounds")
     return {
-        "one_round": one,
-        "median_of_two_rounds": two,
-        "ratio": None if not one or two is None else two / one,
-        "best_statistic": min(found, key=lambda name: found[name], default=None),  # type: ignore[dict-item]
+        "median_of_one_window_series": plain,
+        "label_of_one_round": one,
+        "label_of_two_rounds": two,
+        "ratio": None if not plain or two is None else two / plain,
+        "best_statistic": min(found, key=lambda name: found[name], default=None),
     }
 
 

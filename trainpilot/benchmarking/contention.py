@@ -11,7 +11,8 @@ SPARE_CORES = 0.2
 MOST_SWITCHES_PER_S = 50.0
 # A step on the CPU keeps at least one core busy all the time, unless somebody else is on it.
 LEAST_CPU_SHARE = 0.9
-MOST_CONTROL_RATIO = 1.3
+# Up to here the control workload of the round itself divides the difference out.
+MOST_CONTROL_RATIO = 2.5
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainpilot import zoo
 from trainpilot.benchmarking.configuration import Configuration
 from trainpilot.benchmarking.contention import Interference, contention
-from trainpilot.benchmarking.control import measure_control
+from trainpilot.benchmarking.control import control_workload, measure_control
 from trainpilot.benchmarking.energy import EnergyMeter, NoMeter, ZeusMeter
 from trainpilot.benchmarking.failures import failure_of
 from trainpilot.benchmarking.global_settings import changed_settings, global_settings
@@ -183,6 +183,7 @@ def _time_steps(
         peak_flops_per_s=peak_flops_per_s(
             configuration.backend, configuration.threads, configuration.workload["dtype"], task["calibration"]
         ),
+        control=control_workload(configuration.threads) if configuration.backend == "cpu" else None,
     )
     return timing, None if last is None else math.isfinite(float(last))
 
@@ -209,6 +210,7 @@ def _timing_labels(timing: StepTiming) -> dict[str, Any]:
         "cpu_time_s": timing.cpu_s / timing.steps,
         "involuntary_switches": timing.involuntary_switches,
         "energy_j": timing.energy_j,
+        "control_time_s": timing.control_time_s,
         "noisy": timing.noisy,
     }
 

@@ -59,8 +59,10 @@ class Measurement:
         phase: ``train_step`` or ``forward``.
         status: What happened.
         reason: Why the status is not ``ok``, in words.
-        step_time_s: The label: time of one step.
-        step_quantiles_s: Quantiles of the timed steps or windows by name (min, p10, p25, median, p75, p90, max).
+        step_time_s: The label: time of one step, each window divided by the control runs beside it and multiplied by
+            ``control_time_s``; the plain statistic of the windows where there is no such control.
+        step_quantiles_s: Quantiles of the timed steps or windows as they were, by name (min, p10, p25, median, p75,
+            p90, max).
         steps: Number of timed steps.
         outliers: Number of timed windows beyond 1.5 interquartile ranges.
         first_step_s: Time of the first step, setup apart.
@@ -72,7 +74,8 @@ class Measurement:
         energy_j: Energy per step, or None without a meter.
         loss_finite: Whether the loss of the last step was finite, or None.
         contended: Something else used the machine during the timed steps.
-        control_time_s: Time of the control workload nearest to this row, or None.
+        control_time_s: Time of the control workload during this row (nearest to it, where it ran on another device),
+            or None. ``step_time_s / control_time_s`` is what re-measures best.
         noisy: The spread of the windows is too large for a trusted label.
     """
 

@@ -77,7 +77,7 @@ def build_row(
         reason: Why the status is not ``ok``.
         labels: Fields of the row that the worker found; {} if it was lost before it answered.
         contended: Something else used the machine.
-        control_time_s: Last control workload in s.
+        control_time_s: Last control workload in s, where the round has none of its own.
     """
     workload = configuration.workload
     fields: dict[str, Any] = {
@@ -91,6 +91,8 @@ def build_row(
         "cpu_utilization": None,
     }
     fields |= labels
+    if fields.get("control_time_s") is None:
+        fields["control_time_s"] = control_time_s
     if status != "ok":  # a time of something that failed is no time
         fields = {name: value for name, value in fields.items() if name not in _TIMES}
     return Measurement(
@@ -119,7 +121,6 @@ def build_row(
         status=status,
         reason=reason,
         contended=contended,
-        control_time_s=control_time_s,
         **fields,
     )
 

@@ -91,6 +91,7 @@ class TimingTable(_Strict):
     target_s: float = 0.3
     warmup_s: float = 0.2
     max_s: float = 5.0
+    min_window_s: float = 0.005
     min_windows: int = 5
     max_windows: int = 200
 
@@ -100,6 +101,7 @@ class TimingTable(_Strict):
             target_s=self.target_s,
             warmup_s=self.warmup_s,
             max_s=self.max_s,
+            min_window_s=self.min_window_s,
             min_windows=self.min_windows,
             max_windows=self.max_windows,
         )

@@ -97,6 +97,7 @@ class StepTiming:
         involuntary_switches: Involuntary context switches during the windows, or None.
         energy_j: Energy per step, or None without a meter.
         stepping_s: Time in the first step, warm-up and windows.
+        control_time_s: Median time of the control workload between the windows, or None without one.
     """
 
     invalid: str = ""
@@ -113,6 +114,7 @@ class StepTiming:
     involuntary_switches: int | None = None
     energy_j: float | None = None
     stepping_s: float = 0.0
+    control_time_s: float | None = None
 
 
 class _ClockFailedError(Exception):
@@ -131,6 +133,7 @@ def measure_steps(
     meter: EnergyMeter | None = None,
     flops: float | None = None,
     peak_flops_per_s: float | None = None,
+    control: Callable[[], float] | None = None,
 ) -> StepTiming:
     """Time one step.
 
@@ -147,6 +150,9 @@ def measure_steps(
         meter: Energy meter; default: none, so the energy is unknown.
         flops: Floating-point operations of one step, to check the result against ``peak_flops_per_s``.
         peak_flops_per_s: What the device cannot exceed.
+        control: Runs the control workload and returns its time in s. It runs between the windows, and the label is
+            then the statistic of the windows divided by their own control times, times the median of these: what
+            slows down both for a moment is divided out. The quantiles are those of the windows as they were.
 
     Returns:
         The timing; ``invalid`` says why there is no label where there is none.
@@ -163,7 +169,7 @@ def measure_steps(
             count = _warm_up(run, needed, limits)
             switches, cpu = _involuntary_switches(), cpu_clock()
             meter.begin()
-            lengths = _windows(run, count, limits)
+            lengths, controls = _windows(run, count, limits, control)
             energy = meter.end()
             cpu, now = cpu_clock() - cpu, _involuntary_switches()
         except _ClockFailedError as error:
@@ -171,7 +177,8 @@ def measure_steps(
             return StepTiming(invalid=invalid, first_step_s=first or None, stepping_s=run.total_s)
     times = [length / count for length in lengths]
     steps = count * len(times)
-    label = label_of(times, statistic)
+    typical = quantile(controls, 0.5) if controls else None
+    label = label_of(times if typical is None else _controlled(times, controls, typical), statistic)
     coarse = quantile(lengths, 0.5) < TICKS_PER_WINDOW * tick * (1 - 1e-9)
     middle, low, high = (quantile(times, q) for q in (0.5, 0.25, 0.75))
     invalid = _rate_problem(label, flops, peak_flops_per_s)
@@ -190,7 +197,14 @@ def measure_steps(
         involuntary_switches=None if now is None or switches is None else now - switches,
         energy_j=None if energy is None else energy / steps,
         stepping_s=run.total_s,
+        control_time_s=typical,
     )
+
+
+def _controlled(times: Sequence[float], controls: Sequence[float], typical: float) -> list[float]:
+    """Each window as it would have been under typical conditions, by the control runs before and after it."""
+    pairs = zip(controls, controls[1:], strict=False)
+    return [time * 2 * typical / (before + after) for time, (before, after) in zip(times, pairs, strict=True)]
 
 
 def label_of(windows: Sequence[float], statistic: str = "median") -> float:
@@ -297,8 +311,12 @@ def _warm_up(run: _Run, needed_s: float, limits: TimingLimits) -> int:
     return count
 
 
-def _windows(run: _Run, count: int, limits: TimingLimits) -> list[float]:
+def _windows(
+    run: _Run, count: int, limits: TimingLimits, control: Callable[[], float] | None
+) -> tuple[list[float], list[float]]:
+    """Times of the windows, and of the control runs before the first and after each of them."""
     lengths: list[float] = []
+    controls = [] if control is None else [control()]
     total = 0.0
     while len(lengths) < limits.max_windows:
         if lengths and run.total_s >= limits.max_s:
@@ -310,7 +328,9 @@ def _windows(run: _Run, count: int, limits: TimingLimits) -> list[float]:
             raise _ClockFailedError(f"the clock did not advance during a window of {count} steps")
         lengths.append(elapsed)
         total += elapsed
-    return lengths
+        if control is not None:
+            controls.append(control())
+    return lengths, controls
 
 
 def _rate_problem(step_time_s: float, flops: float | None, peak_flops_per_s: float | None) -> str:

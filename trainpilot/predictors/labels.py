@@ -68,6 +68,7 @@ def clean(frame: pd.DataFrame) -> Labels:
             dropped[reason] += 1
         else:
             kept.append(row)
+    kept = _without_drift(kept)
     quiet = [row for row in kept if not row.get("contended")]
     # Under contention threads wait for each other and a step takes up to hundreds of times as long, so such labels
     # are left out, unless there is hardly anything else.
@@ -95,6 +96,39 @@ def clean(frame: pd.DataFrame) -> Labels:
         noise=_noise(list(groups.values())),
         data_hash=_hash(used),
     )
+
+
+def _without_drift(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the step time as it would have been under the usual conditions of their machine.
+
+    On a shared host everything takes longer for minutes on end, the control workload of each row too. What counts as
+    usual is its median over all rows on the same number of threads.
+    """
+    usual = {place: float(np.median(times)) for place, times in _control_times(rows).items()}
+    return [
+        row
+        if not _control_time(row)
+        else {**row, "step_time_s": row["step_time_s"] * usual[_place(row)] / row["control_time_s"]}
+        for row in rows
+    ]
+
+
+def _control_times(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[float]]:
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        if _control_time(row):
+            found.setdefault(_place(row), []).append(float(row["control_time_s"]))
+    return found
+
+
+def _control_time(row: dict[str, Any]) -> float:
+    """Time of the control workload during a row in s, or 0 where it has none."""
+    value = row.get("control_time_s")
+    return float(value) if value is not None and math.isfinite(value) and value > 0 else 0.0
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["machine_id"], row["backend"], row["threads"])
 
 
 def _by_configuration(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:

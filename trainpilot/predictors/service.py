@@ -136,7 +136,13 @@ def predict(
         known = dataclasses.replace(known, step=Estimate(known.step.value), in_range=False)
         notes.append("no interval is valid where some operators have no formula for their FLOPs")
     if probe:
-        known = _probed(known, workload if fixed or not clamped else dataclasses.replace(workload, batch_size=plan.batch_size), backend, settings, profile)
+        known = _probed(
+            known,
+            workload if fixed or not clamped else dataclasses.replace(workload, batch_size=plan.batch_size),
+            backend,
+            settings,
+            profile,
+        )
     return _assemble(plan, profile, known, table, [*notes, *known.notes, *profile.notes])
 
 

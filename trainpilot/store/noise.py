@@ -15,6 +15,7 @@ from trainpilot.store.store import TimingStore
 _SINGLE = ("min", "p10", "p25", "median")
 # How the labels of several rounds are reduced to one.
 _OVER_ROUNDS: dict[str, Callable[[Sequence[float]], float]] = {"min": min, "median": statistics.median}
+_CORRECTED = ", drift corrected"
 _DURATIONS = (
     (0.0, 1e-3, "under 1 ms"),
     (1e-3, 1e-2, "1 to 10 ms"),
@@ -65,12 +66,18 @@ class NoiseReport:
 
     @property
     def label_noise(self) -> float | None:
-        """Mean re-measurement error of the label as it is kept (one round's statistic), or None without pairs."""
-        return next((e.mean for e in self.entries if (e.statistic, e.group) == ("label", "all")), None)
+        """Mean re-measurement error of the label of one round, or None without pairs.
+
+        Where the rounds have control times, it is that of the label with the drift divided out, as predictors learn it.
+        """
+        found = {entry.statistic: entry.mean for entry in self.entries if entry.group == "all"}
+        return found.get(f"label{_CORRECTED}", found.get("label"))
 
     def best(self, group: str = "all", rounds: int = 1) -> NoiseEntry | None:
         """The statistic with the smallest mean error."""
-        entries = [e for e in self.entries if e.group == group and e.rounds == rounds and e.statistic != "label"]
+        entries = [
+            e for e in self.entries if e.group == group and e.rounds == rounds and not e.statistic.startswith("label")
+        ]
         return min(entries, key=lambda entry: entry.mean, default=None)
 
 
@@ -141,8 +148,7 @@ def _errors(found: Sequence[Measurement]) -> dict[tuple[str, int], list[float]]:
             series[name] = [row.step_quantiles_s[name] for row in found]
     if all(row.control_time_s for row in found):
         controls = [_number(row.control_time_s) for row in found]
-        corrected = {f"{name}, drift corrected": _corrected(values, controls) for name, values in series.items()}
-        series |= {name: values for name, values in corrected.items() if not name.startswith("label")}
+        series |= {f"{name}{_CORRECTED}": _corrected(values, controls) for name, values in series.items()}
     for name, values in series.items():
         errors[name, 1] = [_difference(first, second) for first, second in zip(values[::2], values[1::2], strict=False)]
         if len(values) >= 4:
