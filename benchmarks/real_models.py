@@ -26,7 +26,7 @@ from trainpilot.backends import ExecutionSettings, get_backend
 from trainpilot.benchmarking import TimingLimits, measure_steps
 from trainpilot.predictors import load_predictor
 from trainpilot.predictors.crossfit import errors_of
-from trainpilot.predictors.reference import reference_folder
+from trainpilot.predictors.shipped import reference_folder
 
 BACKEND = "cpu"
 ROUNDS = 2

@@ -22,6 +22,7 @@ class Settings(BaseModel):
     Attributes:
         data_dir: Folder of the store, calibrations and fitted predictors.
         store: SQLAlchemy URL of the timing dataset, or None for ``<data_dir>/timings.sqlite``.
+        reference_dir: Folder of the reference predictors, or None for those that come with the library.
         level: Nominal coverage of prediction intervals, between 0.5 and 0.99.
         probe_timeout_s: Time limit of one backend probe, in seconds.
         worker_memory_bytes: Memory limit of a benchmark worker, or None for 90% of what is available.
@@ -31,6 +32,7 @@ class Settings(BaseModel):
 
     data_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_data_dir("trainpilot", appauthor=False)))
     store: str | None = None
+    reference_dir: Path | None = None
     level: float = Field(default=0.9, ge=0.5, le=0.99)
     probe_timeout_s: float = Field(default=30.0, gt=0)
     worker_memory_bytes: int | None = Field(default=None, gt=0)

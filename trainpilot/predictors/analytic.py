@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from trainpilot.hardware import Calibration
     from trainpilot.predictors.table import WorkTable
 
+# One value of one setting of a context: its position in the context, and the value.
+Factor = tuple[int, Any]
+
 _ITERATIONS = 60
 _HUBER = 2.0  # residuals beyond this many noise widths count linearly: a bad label must not move a price
+_LARGEST_STEP = 3.0  # of one Gauss-Newton step, in log units
 
 
 def calibrated_step_time_s(table: WorkTable, calibration: Calibration) -> NDArray[np.float64]:
@@ -34,28 +39,30 @@ def calibrated_step_time_s(table: WorkTable, calibration: Calibration) -> NDArra
 class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Sum of priced parts with a correction factor per part, fitted on relative error.
 
-    The model is ``y = sum_j x_j * exp(c_j + e_kj)``: ``x_j`` are the parts as the calibration prices them, ``c_j``
-    corrects the price of part j everywhere, ``e_kj`` in context k (threads, dtype, machine). So every coefficient is
-    positive. The squared error of log y is minimised with Gaussian priors on ``c`` and ``e`` around 0 (a wide one on
-    their common level): a part that the data do not identify keeps the price of the calibration, moved by the level
-    of all others. Large residuals count linearly (Huber). Solved by Gauss-Newton steps with halving.
+    The model is ``y = sum_j x_j * exp(c_j + sum_f e_fj)``: ``x_j`` are the parts as the calibration prices them, ``c_j``
+    corrects the price of part j everywhere, and ``e_fj`` adds to it where setting f holds (two threads, bfloat16,
+    channels last, another machine), so that what is learned of a setting in one combination holds in the others. So
+    every coefficient is positive. The squared error of log y is minimised with Gaussian priors around 0, each a common
+    level (wide for ``c``) and a deviation per part: a part that the data do not identify keeps the price of the
+    calibration, moved by the level of all others. Large residuals count linearly (Huber). Solved by Gauss-Newton steps
+    with halving.
 
     Args:
         level_spread: Standard deviation of the common level of all corrections, in log units.
-        term_spread: Standard deviation of one part's correction around that level.
-        context_spread: Standard deviation of what one context adds, for its level and for each part.
+        term_spread: Standard deviation of each part's correction around that level: one number, or one for each part.
+        context_spread: Standard deviation of what one setting adds, for its level and for each part.
         noise: Standard deviation of log y around the sum, label noise and misfit together.
 
     Attributes:
         common_: Corrections ``c``, shape (parts,).
-        contexts_: ``{context: e}``, each of shape (parts,).
+        deviations_: ``{(position, value): e}``, each of shape (parts,), of the settings that are not the commonest.
         n_features_in_: Number of parts.
     """
 
     def __init__(
         self,
         level_spread: float = 2.3,
-        term_spread: float = 0.5,
+        term_spread: float | Sequence[float] = 0.5,
         context_spread: float = 0.3,
         noise: float = 0.2,
     ) -> None:
@@ -69,84 +76,70 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X: NDArray[np.float64],  # noqa: N803 (scikit-learn's name)
         y: NDArray[np.float64],
         contexts: Sequence[Any] | NDArray[np.object_] | None = None,
+        start: AdditiveModel | None = None,
     ) -> AdditiveModel:
         """Fit the corrections.
 
         Args:
             X: Parts at calibration prices, shape (n, parts), each 0 or more, each row's sum above 0.
             y: Labels above 0, shape (n,).
-            contexts: Context of each row (hashable), shape (n,); default: one for all.
+            contexts: Context of each row, shape (n,): tuples of settings, or one hashable setting each; default: one
+                for all.
+            start: A model of nearly the same rows, from which the search begins.
 
         Raises:
             PredictorError: A value is not finite or below 0, or there is no row.
         """
         parts, target = _checked(X, y)
-        keys = [None] * len(parts) if contexts is None else list(contexts)
-        distinct = sorted(set(keys), key=repr)
         count = parts.shape[1]
-        # With one context its deviation is the common correction, so it gets no parameters of its own.
-        own = distinct if len(distinct) > 1 else []
-        member = np.array([distinct.index(key) for key in keys])
-        spreads = [self.level_spread, *[self.term_spread] * count, *[self.context_spread] * (len(own) * (count + 1))]
-        precision = 1.0 / np.square(np.array(spreads))
-
-        def corrections(theta: NDArray[np.float64]) -> NDArray[np.float64]:
-            """Correction of each part in each context, shape (contexts, parts)."""
-            common = theta[0] + theta[1 : count + 1]
-            result: NDArray[np.float64] = common[None, :]
-            if own:
-                block = theta[count + 1 :].reshape(len(own), count + 1)
-                result = common + block[:, :1] + block[:, 1:]
-            return result
-
-        def evaluate(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-            priced = parts * np.exp(corrections(theta)[member])
-            total = priced.sum(axis=1)
-            residual = (np.log(target) - np.log(total)) / self.noise
-            size = np.abs(residual)
-            loss = np.where(size <= _HUBER, 0.5 * size**2, _HUBER * (size - 0.5 * _HUBER)).sum()
-            return float(loss + 0.5 * (precision * theta**2).sum()), residual, priced / total[:, None]
-
-        theta = np.zeros(len(spreads))
-        theta[0] = float(np.median(np.log(target / parts.sum(axis=1))))
-        loss, residual, shares = evaluate(theta)
-        for _ in range(_ITERATIONS):
-            jacobian = np.zeros((len(parts), len(theta)))
-            jacobian[:, 0] = 1.0
-            jacobian[:, 1 : count + 1] = shares
-            for position in range(len(own)):
-                start = count + 1 + position * (count + 1)
-                mine = member == position
-                jacobian[mine, start] = 1.0
-                jacobian[mine, start + 1 : start + 1 + count] = shares[mine]
-            jacobian /= self.noise
-            weight = np.minimum(1.0, _HUBER / np.maximum(np.abs(residual), 1e-12))
-            hessian = jacobian.T @ (jacobian * weight[:, None]) + np.diag(precision)
-            step = np.linalg.solve(hessian, jacobian.T @ (weight * residual) - precision * theta)
-            scale = 1.0
-            while True:
-                trial = theta + scale * step
-                trial_loss, trial_residual, trial_shares = evaluate(trial)
-                if trial_loss <= loss or scale < 1e-6:
-                    break
-                scale /= 2
-            done = loss - trial_loss < 1e-10 * max(1.0, loss)
-            if trial_loss <= loss:
-                theta, loss, residual, shares = trial, trial_loss, trial_residual, trial_shares
-            if done:
-                break
+        keys = _keys(contexts, len(parts))
+        factors = _factors(keys)
+        masks = np.column_stack([np.ones(len(parts)), *(_holds(factor, keys) for factor in factors)])
+        spreads = np.broadcast_to(np.asarray(self.term_spread, dtype=float), (count,))
+        setting = _precision(self.context_spread, np.full(count, self.context_spread))
+        precisions = [_precision(self.level_spread, spreads), *[setting] * len(factors)]
+        begin = np.zeros((1 + len(factors), count))
+        begin[0] = float(np.median(np.log(target / parts.sum(axis=1))))
+        if start is not None and start.n_features_in_ == count:
+            begin[0] = start.common_
+            for row, factor in enumerate(factors, 1):
+                begin[row] = start.deviations_.get(factor, 0.0)
+        found = _solve(parts, target, masks, precisions, begin, self.noise)
         self.n_features_in_ = count
-        self.common_ = theta[0] + theta[1 : count + 1]
-        deviations = corrections(theta) - self.common_
-        self.contexts_ = {key: deviations[position] for position, key in enumerate(distinct)}
+        self.common_ = found[0]
+        self.deviations_ = dict(zip(factors, found[1:], strict=True))
         return self
+
+    def adapted(
+        self, factor: Factor, X: NDArray[np.float64], y: NDArray[np.float64], contexts: Sequence[Any], spread: float  # noqa: N803
+    ) -> AdditiveModel:
+        """The same model with one more setting, learned from a few rows; everything else stays as it is.
+
+        Args:
+            factor: The setting, such as the machine; it must hold for every row.
+            X: Parts at calibration prices, shape (n, parts).
+            y: Labels above 0, shape (n,).
+            contexts: Context of each row, shape (n,).
+            spread: Standard deviation of what it adds, for its level and for each part.
+
+        Raises:
+            PredictorError: A value is not finite or below 0, or there is no row.
+        """
+        parts, target = _checked(self.parts(X, contexts), y)
+        precision = _precision(spread, np.full(parts.shape[1], spread))
+        begin = np.zeros((1, parts.shape[1]))
+        found = _solve(parts, target, np.ones((len(parts), 1)), [precision], begin, self.noise)[0]
+        model = AdditiveModel(**self.get_params(deep=False))
+        model.n_features_in_, model.common_ = self.n_features_in_, self.common_
+        model.deviations_ = {**self.deviations_, factor: self.deviations_.get(factor, 0.0) + found}
+        return model
 
     def predict(
         self,
         X: NDArray[np.float64],  # noqa: N803
         contexts: Sequence[Any] | NDArray[np.object_] | None = None,
     ) -> NDArray[np.float64]:
-        """Sum of the corrected parts, shape (n,). A context that was not fitted gets the common corrections.
+        """Sum of the corrected parts, shape (n,). A setting that was not fitted adds nothing.
 
         Raises:
             NotFittedError: ``fit`` was not called.
@@ -170,37 +163,142 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         parts = np.asarray(X, dtype=float)
         if parts.ndim != 2 or parts.shape[1] != self.n_features_in_:
             raise PredictorError(f"expected {self.n_features_in_} parts a row, got an array of shape {parts.shape}")
-        keys = [None] * len(parts) if contexts is None else list(contexts)
-        none = np.zeros(self.n_features_in_)
-        deviation = np.array([self.contexts_.get(key, none) for key in keys]).reshape(parts.shape)
-        priced: NDArray[np.float64] = parts * np.exp(self.common_ + deviation)
+        keys = _keys(contexts, len(parts))
+        distinct = sorted(set(keys), key=repr)
+        by_key = {key: self._corrections(key) for key in distinct}
+        priced: NDArray[np.float64] = parts * np.array([by_key[key] for key in keys]).reshape(parts.shape)
         return priced
 
-    def to_card(self, names: Sequence[str], label: Mapping[Any, str]) -> dict[str, Any]:
-        """What was learned, as JSON; ``label`` names each context."""
+    def _corrections(self, key: tuple[Any, ...]) -> NDArray[np.float64]:
+        total = self.common_.copy()
+        for factor in enumerate(key):
+            total += self.deviations_.get(factor, 0.0)
+        factors: NDArray[np.float64] = np.exp(total)
+        return factors
+
+    def to_card(self, names: Sequence[str]) -> dict[str, Any]:
+        """What was learned, as JSON."""
         return {
             "terms": list(names),
             "common": self.common_.tolist(),
-            "contexts": {label[key]: values.tolist() for key, values in self.contexts_.items()},
+            "deviations": [[*factor, values.tolist()] for factor, values in self.deviations_.items()],
         }
 
     @classmethod
-    def from_card(cls, card: Mapping[str, Any], names: Sequence[str], key: Mapping[str, Any]) -> AdditiveModel:
+    def from_card(cls, card: Mapping[str, Any], names: Sequence[str]) -> AdditiveModel:
         """Restore what ``to_card`` wrote.
 
         Raises:
             PredictorError: The parts are not the ones of this version.
         """
         if list(card["terms"]) != list(names):
-            raise PredictorError(f"terms {', '.join(card['terms'])} are not those of this version: {', '.join(names)}")
+            raise PredictorError("the terms of the additive model are not those of this version")
         model = cls()
         model.n_features_in_ = len(names)
         model.common_ = np.array(card["common"], dtype=float)
-        model.contexts_ = {key[label]: np.array(values, dtype=float) for label, values in card["contexts"].items()}
-        shapes = {model.common_.shape, *(values.shape for values in model.contexts_.values())}
-        if shapes != {(len(names),)}:
+        model.deviations_ = {(int(at), value): np.array(found, dtype=float) for at, value, found in card["deviations"]}
+        learned = [model.common_, *model.deviations_.values()]
+        if {values.shape for values in learned} != {(len(names),)}:
             raise PredictorError("corrections and terms differ in number")
+        if not all(np.isfinite(values).all() for values in learned):
+            raise PredictorError("a correction is not a finite number")
         return model
+
+
+def _keys(contexts: Sequence[Any] | NDArray[np.object_] | None, count: int) -> list[tuple[Any, ...]]:
+    if contexts is None:
+        return [()] * count
+    return [tuple(context) if isinstance(context, tuple) else (context,) for context in contexts]
+
+
+def _factors(keys: Sequence[tuple[Any, ...]]) -> list[Factor]:
+    """Every value of every setting but the commonest one, whose price is the common one; in a fixed order."""
+    found: list[Factor] = []
+    for position in range(max(map(len, keys), default=0)):
+        counts = Counter(key[position] for key in keys)
+        ordered = sorted(counts, key=lambda value: (-counts[value], repr(value)))
+        found.extend((position, value) for value in sorted(ordered[1:], key=repr))
+    return found
+
+
+def _holds(factor: Factor, keys: Sequence[tuple[Any, ...]]) -> NDArray[np.float64]:
+    position, value = factor
+    return np.array([float(key[position] == value) for key in keys])
+
+
+def _precision(level: float, spreads: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inverse of the covariance of a common level and independent deviations, shape (parts, parts)."""
+    inverse: NDArray[np.float64] = np.linalg.inv(level**2 + np.diag(spreads**2))
+    return inverse
+
+
+def _solve(
+    parts: NDArray[np.float64],
+    target: NDArray[np.float64],
+    masks: NDArray[np.float64],
+    precisions: Sequence[NDArray[np.float64]],
+    begin: NDArray[np.float64],
+    noise: float,
+) -> NDArray[np.float64]:
+    """Gauss-Newton on the log error with Huber weights and Gaussian priors.
+
+    Args:
+        parts: Shape (n, parts).
+        target: Shape (n,).
+        masks: Which blocks of corrections hold for each row, shape (n, blocks), 0 or 1.
+        precisions: Prior of each block, each of shape (parts, parts).
+        begin: Where the search begins, shape (blocks, parts).
+        noise: Standard deviation of log target.
+
+    Returns:
+        Corrections, shape (blocks, parts).
+    """
+    blocks, count = begin.shape
+    prior = np.zeros((blocks * count, blocks * count))
+    for block, precision in enumerate(precisions):
+        prior[block * count : (block + 1) * count, block * count : (block + 1) * count] = precision
+    logs = np.log(target)
+    rows = [np.flatnonzero(masks[:, block]) for block in range(blocks)]
+
+    def evaluate(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+        priced = parts * np.exp(masks @ theta.reshape(blocks, count))
+        total = priced.sum(axis=1)
+        residual = (logs - np.log(total)) / noise
+        size = np.abs(residual)
+        loss = np.where(size <= _HUBER, 0.5 * size**2, _HUBER * (size - 0.5 * _HUBER)).sum()
+        return float(loss + 0.5 * theta @ prior @ theta), residual, priced / total[:, None]
+
+    theta = begin.ravel().copy()
+    loss, residual, shares = evaluate(theta)
+    for _ in range(_ITERATIONS):
+        weight = np.minimum(1.0, _HUBER / np.maximum(np.abs(residual), 1e-12))
+        hessian = prior.copy()
+        gradient = -prior @ theta
+        weighted = shares * (weight / noise**2)[:, None]
+        for first in range(blocks):
+            at = slice(first * count, (first + 1) * count)
+            gradient[at] += shares[rows[first]].T @ (weight * residual / noise)[rows[first]]
+            for second in range(first + 1):
+                both = rows[second][masks[rows[second], first] > 0]
+                block = shares[both].T @ weighted[both]
+                other = slice(second * count, (second + 1) * count)
+                hessian[at, other] += block
+                if first != second:
+                    hessian[other, at] += block.T
+        step = np.linalg.solve(hessian, gradient)
+        scale = min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-12))
+        while True:
+            trial = theta + scale * step
+            trial_loss, trial_residual, trial_shares = evaluate(trial)
+            if trial_loss <= loss or scale < 1e-6:
+                break
+            scale /= 2
+        done = loss - trial_loss < 1e-6 * max(1.0, loss)
+        if trial_loss <= loss:
+            theta, loss, residual, shares = trial, trial_loss, trial_residual, trial_shares
+        if done:
+            break
+    return theta.reshape(blocks, count)
 
 
 def _checked(X: Any, y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # noqa: N803

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainpilot.predictors.model import TargetModel
     from trainpilot.predictors.predictor import Predictor
 
-SCHEMA = 2
+SCHEMA = 3
 KIND = "trainpilot-predictor"
 CARD_FILE = "card.json"
 BOOSTER_FILE = "booster.ubj"
@@ -152,7 +152,7 @@ def _target_card(model: TargetModel, contexts: list[Any]) -> dict[str, Any]:
     shrinkage = model.shrinkage_
     return {
         "unit": model.target.unit,
-        "additive": model.additive_.to_card(model.target.part_names, label),
+        "additive": model.additive_.to_card(model.target.part_names),
         "shrinkage": {
             "weight": shrinkage.weight,
             "reach": None if math.isinf(shrinkage.reach) else shrinkage.reach,
@@ -208,7 +208,7 @@ def _restore_target(target: Any, card: Mapping[str, Any], categories: Any, conte
 
     key = {str(position): context for position, context in enumerate(contexts)}
     model = TargetModel(target)
-    model.additive_ = AdditiveModel.from_card(card["additive"], target.part_names, key)
+    model.additive_ = AdditiveModel.from_card(card["additive"], target.part_names)
     reach = card["shrinkage"]["reach"]
     weight = float(card["shrinkage"]["weight"])
     model.shrinkage_ = Shrinkage(weight, math.inf if reach is None else float(reach))

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainpilot.predictors.analytic import AdditiveModel
+from trainpilot.predictors.prices import SPREADS
 from trainpilot.predictors.table import FACTS
-from trainpilot.predictors.targets import Figures, price_step_s
+from trainpilot.predictors.targets import Figures, fine_step_s, price_step_s
 from trainpilot.predictors.terms import PHASES, WORK_INDEX, term_amounts
 
 if TYPE_CHECKING:
@@ -49,9 +50,15 @@ def flops_times_constant(
 
 
 def additive(train: WorkTable, y: NDArray[np.float64], test: WorkTable, figures: Figures) -> NDArray[np.float64]:
-    """The additive model alone."""
+    """The additive model alone, with one price for each class of operators."""
     model = AdditiveModel().fit(price_step_s(train, figures), y, train.context)
     return model.predict(price_step_s(test, figures), test.context)
+
+
+def fine_additive(train: WorkTable, y: NDArray[np.float64], test: WorkTable, figures: Figures) -> NDArray[np.float64]:
+    """The additive part of the predictor alone: several amounts for each kind of operator."""
+    model = AdditiveModel(term_spread=SPREADS).fit(fine_step_s(train, figures), y, train.context)
+    return model.predict(fine_step_s(test, figures), test.context)
 
 
 def linear_regression(
@@ -115,6 +122,7 @@ METHODS: Mapping[str, Method] = {
     "rules": rules,
     "flops_times_constant": flops_times_constant,
     "additive": additive,
+    "fine_additive": fine_additive,
     "linear_regression": linear_regression,
     "neural_network": neural_network,
     "plain_xgboost": plain_xgboost,

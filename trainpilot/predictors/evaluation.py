@@ -13,6 +13,7 @@ from trainpilot.predictors.crossfit import errors_of
 from trainpilot.predictors.folds import Fold, family_folds, family_groups, model_folds, size_folds
 from trainpilot.predictors.labels import Labels, clean
 from trainpilot.predictors.model import TargetModel
+from trainpilot.predictors.regret import settings_regret
 from trainpilot.predictors.targets import STEP_TIME, price_step_s
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def evaluate(
         JSON types: ``schema``, ``backend``, ``rows``, ``configurations``, ``dropped``, ``label_noise``, ``level`` and
         ``splits``: by split ``groups`` and ``methods``, or ``skipped`` with the reason; by method ``n``, ``mape``,
         ``median_ape``, ``p90_ape`` (fractions), ``coverage`` and ``median_relative_width`` of the intervals (None for
-        methods that give none), and ``by_family``: the mean error of each.
+        methods that give none), and ``by_family``: the mean error of each. ``settings_regret``: see there; once for
+        float32 alone and once for all compute types, None where too few steps were measured at several settings.
 
     Raises:
         UsageError: A split or method has no such name.
@@ -82,6 +84,11 @@ def evaluate(
         result["splits"][split] = {
             "groups": len(folds),
             "methods": {name: _evaluate_method(name, labels, folds, level, n_jobs) for name in methods},
+        }
+    if OURS in methods:
+        result["settings_regret"] = {
+            "float32": settings_regret(labels, level=level, n_jobs=n_jobs, dtypes=("float32",)),
+            "all_dtypes": settings_regret(labels, level=level, n_jobs=n_jobs),
         }
     return result
 

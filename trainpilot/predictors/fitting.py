@@ -18,6 +18,7 @@ from trainpilot.predictors.crossfit import HeldOut
 from trainpilot.predictors.labels import Labels, clean
 from trainpilot.predictors.predictor import Predictor, Provenance, configuration_key
 from trainpilot.predictors.registry import activate, load_active, store_version
+from trainpilot.predictors.shipped import load_reference
 from trainpilot.predictors.targets import STEP_TIME, TARGETS, price_step_s
 from trainpilot.settings import load_settings
 
@@ -167,7 +168,15 @@ def _frame(store: TimingStore, include_simulated: bool) -> pd.DataFrame:
     return pd.concat([part for part in (frame, simulated) if len(part)] or [frame], ignore_index=True)
 
 
-def fit_predictor(backend: str, labels: Labels, *, level: float = 0.9, n_jobs: int | None = None) -> Predictor:
+def fit_predictor(
+    backend: str,
+    labels: Labels,
+    *,
+    level: float = 0.9,
+    n_jobs: int | None = None,
+    reference: Predictor | None = None,
+    created_at: float | None = None,
+) -> Predictor:
     """Fit all targets that have labels.
 
     Args:
@@ -175,6 +184,9 @@ def fit_predictor(backend: str, labels: Labels, *, level: float = 0.9, n_jobs: i
         labels: What ``clean`` gave.
         level: Nominal coverage of the intervals.
         n_jobs: Threads of the boosted part; default: the usable cores.
+        reference: A predictor of other machines. Its step-time model, adapted to the rows, is taken where it has the
+            smaller error on rows that were held out: with few rows it has.
+        created_at: Seconds since the epoch; default: now.
     """
     # Only now: a dataset that cannot be read is told without loading xgboost, which takes seconds.
     from trainpilot.predictors.model import TargetModel
@@ -187,9 +199,14 @@ def fit_predictor(backend: str, labels: Labels, *, level: float = 0.9, n_jobs: i
             models[target.name] = TargetModel(target, level, n_jobs).fit(
                 labels.table.take(known), values[known], labels.figures
             )
+    adapted_from = ""
+    if reference is not None:
+        adapted = _adapted_if_better(reference, models[STEP_TIME.name], labels, level)
+        if adapted is not None:
+            models[STEP_TIME.name], adapted_from = adapted, reference.provenance.data_hash
     table = labels.table
     provenance = Provenance(
-        created_at=time.time(),
+        created_at=time.time() if created_at is None else created_at,
         data_hash=labels.data_hash,
         rows=labels.rows,
         workloads=len(set(table.workload_hash)),
@@ -199,13 +216,44 @@ def fit_predictor(backend: str, labels: Labels, *, level: float = 0.9, n_jobs: i
         label_noise=labels.noise,
         versions=versions(),
         held_out=_held_out_predictions(models[STEP_TIME.name], labels),
+        adapted_from=adapted_from,
     )
     return Predictor(backend, models, provenance)
 
 
+def _adapted_if_better(reference: Predictor, own: TargetModel, labels: Labels, level: float) -> TargetModel | None:
+    """The reference's model adapted to the rows, if it does better on the same held-out rows."""
+    from trainpilot.predictors.transfer import adapt
+
+    machines = {context.machine_id for context in labels.table.context}
+    known = {context.machine_id for context in reference.contexts}
+    settings = {tuple(context)[1:] for context in reference.contexts}
+    if len(machines) != 1 or machines & known:
+        return None
+    if not all(tuple(context)[1:] in settings for context in labels.table.context):
+        return None
+    adapted = adapt(reference, labels, level=level)
+    theirs, ours = _judged(adapted.held_out_), _judged(own.held_out_)
+    if theirs is None or not len(theirs):
+        return None
+    if ours is None or not len(ours):
+        return adapted
+    return adapted if _held_out_error(adapted, theirs) < _held_out_error(own, ours) else None
+
+
+def _held_out_error(model: TargetModel, held: HeldOut) -> float:
+    errors = held.base - model.shrinkage_.factor(held.distance) * held.correction
+    return float(np.abs(errors).mean())
+
+
 def _fit_backend(name: str, labels: Labels, folder: Path | None, promote: bool) -> BackendFit:
-    challenger = fit_predictor(name, labels, level=load_settings().level)
     warnings: list[str] = []
+    try:
+        reference = load_reference(name)
+    except ArtifactError as error:
+        reference = None
+        warnings.append(f"the reference predictor could not be read and is left out: {error}")
+    challenger = fit_predictor(name, labels, level=load_settings().level, reference=reference)
     try:
         champion = load_active(name, folder)
     except ArtifactError as error:

@@ -89,23 +89,27 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         labels = np.asarray(y, dtype=float)
         if not len(table) or labels.shape != (len(table),):
             raise PredictorError(f"{len(table)} steps and labels of shape {labels.shape} do not match")
+        self.figures_ = dict(figures)
         priced = price_step_s(table, figures)
+        self.additive_, self.boosted_ = self._fit_parts(table, labels, priced)
         size = size_folds(table, priced.sum(axis=1), share=_EXTRAPOLATED_SHARE, smallest=True)
         folds = [*family_folds(table), *model_folds(table), *size]
         parts = [self._hold_out(fold, table, labels, priced) for fold in folds if len(fold.train)]
         self.held_out_ = HeldOut.join(parts) if parts else None
         self.shrinkage_ = Shrinkage() if self.held_out_ is None else learn_shrinkage(self.held_out_)
-        self.additive_, self.boosted_ = self._fit_parts(table, labels, priced)
         self.domain_ = Domain.of(table, priced)
-        self.figures_ = dict(figures)
-        self._calibrate()
+        self.calibrate()
         return self
 
     def _fit_parts(
-        self, table: WorkTable, labels: NDArray[np.float64], priced: NDArray[np.float64]
+        self,
+        table: WorkTable,
+        labels: NDArray[np.float64],
+        priced: NDArray[np.float64],
+        start: AdditiveModel | None = None,
     ) -> tuple[AdditiveModel, BoostedResidual | None]:
-        parts = self.target.parts(table, priced)
-        additive = AdditiveModel().fit(parts, labels, table.context)
+        parts = self.target.parts(table, self.figures_)
+        additive = AdditiveModel(term_spread=self.target.spreads).fit(parts, labels, table.context, start)
         if not self.target.boosted or len(set(table.model_hash)) < _LEAST_MODELS_FOR_TREES:
             return additive, None
         residual = np.log(labels / additive.predict(parts, table.context))
@@ -118,8 +122,8 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
     ) -> HeldOut:
         train, held = table.take(fold.train), table.take(fold.held)
         held_priced = priced[fold.held]
-        additive, boosted = self._fit_parts(train, labels[fold.train], priced[fold.train])
-        base = additive.predict(self.target.parts(held, held_priced), held.context)
+        additive, boosted = self._fit_parts(train, labels[fold.train], priced[fold.train], self.additive_)
+        base = additive.predict(self.target.parts(held, self.figures_), held.context)
         correction = np.zeros(len(held))
         if boosted is not None:
             correction = boosted.predict(_features(held, held_priced, Categories.of(train)))
@@ -137,7 +141,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
             in_range=position.in_range,
         )
 
-    def _calibrate(self) -> None:
+    def calibrate(self) -> None:
         """Intervals and metrics from the held-out predictions."""
         self.metrics_: dict[str, dict[str, Any]] = {}
         held = self.held_out_
@@ -197,13 +201,12 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
 
     def additive_parts(self, table: WorkTable) -> NDArray[np.float64]:
         """Parts of the additive model, shape (n, parts), in the target's unit."""
-        priced = price_step_s(table, self._fitted().figures_)
-        return self.additive_.parts(self.target.parts(table, priced), table.context)
+        return self.additive_.parts(self.target.parts(table, self._fitted().figures_), table.context)
 
     def _points(
         self, table: WorkTable, priced: NDArray[np.float64], distance: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
-        base = self.additive_.predict(self.target.parts(table, priced), table.context)
+        base = self.additive_.predict(self.target.parts(table, self.figures_), table.context)
         if self.boosted_ is None or self.shrinkage_.weight == 0:
             return base
         if distance is None:

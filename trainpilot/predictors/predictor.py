@@ -32,6 +32,7 @@ class Provenance:
         versions: Library versions by name at the time of the fit.
         held_out: ``{configuration: log of the held-out prediction in s}``: what a challenger is compared with.
         warnings: What a reader of its predictions must know.
+        adapted_from: Hash of the data of the reference predictor that was adapted to these rows, or "".
     """
 
     created_at: float
@@ -45,6 +46,7 @@ class Provenance:
     versions: Mapping[str, str] = field(default_factory=dict)
     held_out: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    adapted_from: str = ""
 
 
 @dataclass(frozen=True)

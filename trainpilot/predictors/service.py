@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from trainpilot.backends import Backend
     from trainpilot.hardware import Calibration
     from trainpilot.predictors.model import Forecast
     from trainpilot.predictors.predictor import Predictor
@@ -65,7 +66,7 @@ def predict(
     """Predict step time, setup, epoch and total time, peak memory and energy without running the workload.
 
     The source is ``learned`` where the predictor in use has rows of this backend, these execution settings and this
-    machine; else ``analytic``, from calibration figures alone; else ``unknown``, with the command that would change
+    machine, or where the library's reference predictor knows the settings; else ``analytic``, from calibration figures alone; else ``unknown``, with the command that would change
     that. Nothing that was never measured is priced as something else.
 
     Args:
@@ -114,6 +115,9 @@ def predict(
             notes.append(f"the predictor in use cannot be read and is left out: {error}")
     threads = usable_cores() if settings.threads is None else settings.threads
     context = Context(_machine_id(given), backend, threads, settings.dtype, settings.memory_format)
+    if predictor is None:
+        predictor, told = _reference(device, settings, context, run=calibrate or probe)
+        notes.extend(told)
     # A batch that cannot be traced (batch normalisation of one sample) is traced at another size.
     table = table_of_profile(profile, context, batch_scale=plan.batch_size / profile.batch_size)
     known: _Known | None = None
@@ -144,6 +148,36 @@ def predict(
             profile,
         )
     return _assemble(plan, profile, known, table, [*notes, *known.notes, *profile.notes])
+
+
+def _reference(
+    device: Backend, settings: ExecutionSettings, context: Context, *, run: bool
+) -> tuple[Predictor | None, list[str]]:
+    """The library's reference predictor of a backend, moved to this machine, and what to say of it."""
+    from trainpilot.predictors.shipped import load_reference
+    from trainpilot.predictors.transfer import moved
+
+    try:
+        reference = load_reference(context.backend)
+    except ArtifactError as error:
+        return None, [f"the reference predictor cannot be read and is left out: {error}"]
+    if reference is None:
+        return None, []
+    if context.machine_id in {known.machine_id for known in reference.contexts}:
+        return reference, ["from the library's reference predictor, which was measured on such a machine"]
+    if reference.step.domain_.unknown(context):
+        return None, []
+    try:
+        calibration = device.calibration(settings, run=run)
+    except BackendUnusableError:  # told where calibration figures alone are asked for
+        return None, []
+    if calibration is None:
+        return None, []
+    note = (
+        "from the library's reference predictor of another machine, moved here by calibration figures: no interval is "
+        "valid before rows of this machine exist: run `trainpilot benchmark --quick` and `trainpilot fit`"
+    )
+    return moved(reference, context, calibration.figures), [note]
 
 
 def _machine_id(given: Predictor | None) -> str:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainpilot.predictors.amounts import AMOUNTS
+from trainpilot.predictors.prices import SPREADS, fine_unit_costs_s
 from trainpilot.predictors.table import FACTS, Context
-from trainpilot.predictors.terms import REFERENCE_FIGURES, STEP_TERM_NAMES, STEP_TERMS, term_amounts, unit_costs_s
+from trainpilot.predictors.terms import REFERENCE_FIGURES, STEP_TERMS, fine_columns, term_amounts, unit_costs_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,15 +29,17 @@ class Target:
         name: Name in the predictor's card.
         unit: SI unit.
         part_names: Names of the parts.
-        parts: ``parts(table, priced)`` gives them at their starting prices, shape (n, parts); ``priced`` are the terms
-            of the step at calibration prices in s.
+        parts: ``parts(table, figures)`` gives them at their starting prices, shape (n, parts).
+        spreads: Standard deviation of the true price of each part around the starting one, in log units; one number
+            if it is the same for all.
         boosted: Whether a boosted correction is fitted.
     """
 
     name: str
     unit: str
     part_names: tuple[str, ...]
-    parts: Callable[[WorkTable, NDArray[np.float64]], NDArray[np.float64]]
+    parts: Callable[[WorkTable, Figures], NDArray[np.float64]]
+    spreads: float | tuple[float, ...] = 0.5
     boosted: bool = False
 
 
@@ -54,34 +58,38 @@ def _fact(table: WorkTable, name: str) -> NDArray[np.float64]:
     return values
 
 
-def _step_parts(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001
+def fine_step_s(table: WorkTable, figures: Figures) -> NDArray[np.float64]:
+    """The same by fine amounts (``AMOUNTS``), shape (n, len(AMOUNTS))."""
+    costs = {context: fine_unit_costs_s(figures.get(context) or REFERENCE_FIGURES) for context in set(table.context)}
+    priced: NDArray[np.float64] = fine_columns(table.work) * np.array([costs[context] for context in table.context])
     return priced
 
 
-def _setup_parts(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:
+def _setup_parts(table: WorkTable, figures: Figures) -> NDArray[np.float64]:
     # 10 ms a model, 0.2 ms a layer, 1 GB/s for filling weights, and two more steps for the first one's allocations.
     return np.column_stack(
         [
             np.full(len(table), 1e-2),
             _fact(table, "layers") * 2e-4,
             _fact(table, "param_bytes") * 1e-9,
-            priced.sum(axis=1) * 2.0,
+            price_step_s(table, figures).sum(axis=1) * 2.0,
         ]
     )
 
 
-def _memory_parts(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001
+def _memory_parts(table: WorkTable, figures: Figures) -> NDArray[np.float64]:  # noqa: ARG001
     # The traced peak, and 8 MiB that libraries take however small the model is.
     return np.column_stack([np.full(len(table), 8.0 * 2**20), _fact(table, "peak_bytes")])
 
 
-def _energy_parts(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001
+def _energy_parts(table: WorkTable, figures: Figures) -> NDArray[np.float64]:
     # 50 W, apart for arithmetic, traffic and overhead; the level is learned over orders of magnitude.
+    priced = price_step_s(table, figures)
     kinds = [[term.quantity in kind for term in STEP_TERMS] for kind in (("flops",), ("bytes",), ("calls", "step"))]
     return np.column_stack([priced[:, mask].sum(axis=1) * 50.0 for mask in kinds])
 
 
-STEP_TIME = Target("step_time_s", "s", STEP_TERM_NAMES, _step_parts, boosted=True)
+STEP_TIME = Target("step_time_s", "s", AMOUNTS, fine_step_s, spreads=SPREADS, boosted=True)
 SETUP_TIME = Target("setup_time_s", "s", ("model", "layers", "param_bytes", "first_step"), _setup_parts)
 PEAK_MEMORY = Target("peak_memory_bytes", "bytes", ("libraries", "traced_peak"), _memory_parts)
 ENERGY = Target("energy_j", "J", ("arithmetic", "traffic", "overhead"), _energy_parts)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trainpilot.errors import PredictorError
+from trainpilot.predictors.amounts import AMOUNTS, FIXED_AMOUNTS, fine_amounts
+from trainpilot.predictors.prices import Price, first_known
 from trainpilot.profiling.result import OP_CLASSES, OpGroup
 
 if TYPE_CHECKING:
@@ -24,30 +26,20 @@ Quantity = Literal["flops", "bytes", "calls"]
 QUANTITIES: tuple[Quantity, ...] = ("flops", "bytes", "calls")
 PHASES = ("forward", "loss", "backward", "optimizer")
 
-# Phase totals carry an "@", because "optimizer" is both a class and a phase.
+# Phase totals carry an "@", because "optimizer" is both a class and a phase; fine amounts carry a ":".
 WORK_COLUMNS: tuple[str, ...] = (
     *(f"{quantity}.{name}" for quantity in QUANTITIES for name in OP_CLASSES),
     *(f"{quantity}@{phase}" for quantity in QUANTITIES for phase in PHASES),
+    *(f"fine:{name}" for name in AMOUNTS),
 )
 WORK_INDEX: Mapping[str, int] = {name: position for position, name in enumerate(WORK_COLUMNS)}
+
+_FIRST_FINE = WORK_INDEX[f"fine:{AMOUNTS[0]}"]
 
 # A count above this is a fault of the trace: it is beyond a year of the largest computer in one step.
 LARGEST_COUNT = 1e26
 
 COMPUTE_CLASSES = ("matmul", "attention", "conv", "depthwise_conv", "rnn")
-
-
-@dataclass(frozen=True)
-class Price:
-    """A calibration figure as the price of a unit.
-
-    Attributes:
-        figure: Name of the figure: a rate if it ends in ``_per_s``, else seconds.
-        dearness: How many times dearer than the figure one unit is.
-    """
-
-    figure: str
-    dearness: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -72,11 +64,7 @@ class Term:
         Raises:
             PredictorError: The calibration lacks the figure, or it is not above 0.
         """
-        price = next((price for price in self.prices if price.figure in figures), self.prices[-1])
-        value = figures.get(price.figure)
-        if value is None or not math.isfinite(value) or value <= 0:
-            raise PredictorError(f"calibration: figure {price.figure!r} must be a number above 0, got {value!r}")
-        return price.dearness / value if price.figure.endswith("_per_s") else price.dearness * value
+        return first_known(self.prices, figures)
 
 
 def _traffic(name: str, classes: tuple[str, ...], figure: str, dearness: float) -> Term:
@@ -166,6 +154,11 @@ def measure_work(groups: Iterable[OpGroup | Mapping[str, Any]], batch_scale: flo
             # Optimizers dispatch the same kernels as everything else, but over long lists: they have their own price.
             amounts[WORK_INDEX[f"{quantity}.{'optimizer' if phase == 'optimizer' else op_class}"]] += scaled
             amounts[WORK_INDEX[f"{quantity}@{phase}"]] += scaled
+        for name, amount in fine_amounts(row):
+            fixed = phase == "optimizer" or name in FIXED_AMOUNTS
+            amounts[WORK_INDEX[f"fine:{name}"]] += amount if fixed else amount * batch_scale
+    if amounts.any():
+        amounts[WORK_INDEX["fine:step"]] = 1.0
     return amounts
 
 
@@ -185,6 +178,11 @@ def term_amounts(work: NDArray[np.float64]) -> NDArray[np.float64]:
         for term in STEP_TERMS
     ]
     return np.column_stack(columns)
+
+
+def fine_columns(work: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The fine amounts of n steps in the order of ``AMOUNTS``, shape (n, len(AMOUNTS))."""
+    return work[:, _FIRST_FINE:]
 
 
 def unit_costs_s(figures: Mapping[str, float]) -> NDArray[np.float64]:

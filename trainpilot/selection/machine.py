@@ -55,6 +55,7 @@ def predict_under_load(
     *,
     settings: ExecutionSettings | None = None,
     profile: WorkloadProfile | None = None,
+    probe: bool = False,
 ) -> Prediction:
     """Predict a workload on a backend, adjusted for what else the machine does; unknown where there is no data.
 
@@ -64,12 +65,14 @@ def predict_under_load(
         cpu_utilization: Busy share of the CPU by everything else, 0 to 1; accelerators tell their own.
         settings: Execution settings.
         profile: Profile of the workload, if it is at hand.
+        probe: Run a few real steps where the prediction alone says too little.
 
     Raises:
         UnsupportedError: The backend lacks an operator, dtype or setting of the workload.
+        MeasurementError: A probe would not fit into memory, or gave no time.
     """
     try:
-        found = predictors.predict(workload, backend.name, settings=settings, profile=profile)
+        found = predictors.predict(workload, backend.name, settings=settings, profile=profile, probe=probe)
     except NoDataError as error:
         return unknown_prediction(backend.name, str(error))
     if backend.name == "cpu":
@@ -95,6 +98,7 @@ def select(
     memory_limit_bytes: int | None = None,
     power_limit_w: float | None = None,
     profile: WorkloadProfile | None = None,
+    probe: bool = False,
 ) -> Selection:
     """Choose where to train a workload.
 
@@ -113,8 +117,10 @@ def select(
         memory_limit_bytes: Memory that the run may use; default: what is available on the device.
         power_limit_w: Mean power that the run may draw, in W.
         profile: Profile of the workload, if it is at hand.
+        probe: Run a few real steps on each candidate of which the prediction alone says too little.
 
     Raises:
+        MeasurementError: A probe would not fit into memory, or gave no time.
         UnknownNameError: A backend or the objective does not exist.
         UsageError: ``workload`` is no Workload, ``backends`` or ``settings`` is empty, a limit is not above 0, or more
             threads are asked for than there are usable cores.
@@ -143,7 +149,9 @@ def select(
     room: dict[str, int] = {}
     for label, (backend, variant) in labelled.items():
         try:
-            predictions[label] = predict_under_load(workload, backend, utilization, settings=variant, profile=profile)
+            predictions[label] = predict_under_load(
+                workload, backend, utilization, settings=variant, profile=profile, probe=probe
+            )
         except UnsupportedError as error:
             excluded[label] = str(error)
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from trainpilot.cli.options import JsonFlag, WorkloadOptions, with_workload_opti
 from trainpilot.report.format import byte_size, with_interval
 
 if TYPE_CHECKING:
+    from trainpilot.backends import ExecutionSettings
     from trainpilot.selection import Selection
     from trainpilot.workload import Workload
 
@@ -21,7 +21,14 @@ _Backends = Annotated[
 _Threads = Annotated[
     list[int] | None, typer.Option("--threads", help="CPU threads; repeat to compare. Default: all usable ones.")
 ]
-_MemoryFormat = Annotated[str, typer.Option("--memory-format", help="contiguous or channels_last.")]
+_MemoryFormats = Annotated[
+    list[str] | None,
+    typer.Option("--memory-format", help="contiguous or channels_last; repeat to compare. Default: contiguous."),
+]
+_Dtypes = Annotated[
+    list[str] | None,
+    typer.Option("--allow-dtype", help="Another compute type that may be chosen, e.g. bfloat16; repeatable."),
+]
 
 
 @with_workload_options
@@ -29,12 +36,17 @@ def predict(
     options: WorkloadOptions,
     backend: _Backends = None,
     threads: _Threads = None,
-    memory_format: _MemoryFormat = "contiguous",
+    memory_format: _MemoryFormats = None,
+    allow_dtype: _Dtypes = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Run a few real steps where the prediction alone says too little.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict time per step, per epoch and in total, and peak memory, on each backend."""
     workload = options.workload()
-    selection = _select(workload, backend, threads, memory_format)
+    variants = _variants(workload, threads, memory_format, allow_dtype)
+    selection = _select(workload, backend, variants, probe=probe)
     if as_json:
         print_json(document(workload, selection))
         return
@@ -48,7 +60,8 @@ def select(
     options: WorkloadOptions,
     backend: _Backends = None,
     threads: _Threads = None,
-    memory_format: _MemoryFormat = "contiguous",
+    memory_format: _MemoryFormats = None,
+    allow_dtype: _Dtypes = None,
     objective: Annotated[str, typer.Option("--objective", help="time or energy.")] = "time",
     memory_limit: Annotated[
         int | None, typer.Option("--memory-limit-bytes", help="Memory that the run may use; default: what is free.")
@@ -61,8 +74,7 @@ def select(
     selection = _select(
         workload,
         backend,
-        threads,
-        memory_format,
+        _variants(workload, threads, memory_format, allow_dtype),
         objective=objective,
         memory_limit_bytes=memory_limit,
         power_limit_w=power_limit,
@@ -73,10 +85,24 @@ def select(
         print_selection(selection)
 
 
+def _variants(
+    workload: Workload, threads: list[int] | None, memory_formats: list[str] | None, dtypes: list[str] | None
+) -> list[ExecutionSettings]:
+    """Every combination of the execution settings that were asked for, the workload's own first."""
+    from trainpilot.backends import ExecutionSettings
+
+    return [
+        ExecutionSettings(threads=count, dtype=dtype, memory_format=memory_format)
+        for dtype in dict.fromkeys([workload.dtype, *(dtypes or ())])
+        for memory_format in dict.fromkeys(memory_formats or ["contiguous"])
+        for count in dict.fromkeys(threads or [None])
+    ]
+
+
 def _select(
-    workload: Workload, backends: list[str] | None, threads: list[int] | None, memory_format: str, **limits: Any
+    workload: Workload, backends: list[str] | None, variants: list[ExecutionSettings], **options: Any
 ) -> Selection:
-    from trainpilot.backends import ExecutionSettings, backend_names, get_backend
+    from trainpilot.backends import backend_names, get_backend
     from trainpilot.predictors import load_active
     from trainpilot.selection import select as choose
 
@@ -85,9 +111,7 @@ def _select(
     for name in backends or backend_names():
         # A predictor that must not be used is an error here: numbers from calibration alone would look like its own.
         load_active(name)
-    counts: Sequence[int | None] = threads or (None,)
-    variants = [ExecutionSettings(threads=count, dtype=workload.dtype, memory_format=memory_format) for count in counts]
-    return choose(workload, backends=backends, settings=variants, **limits)
+    return choose(workload, backends=backends, settings=variants, **options)
 
 
 def document(workload: Workload, selection: Selection) -> dict[str, Any]:
