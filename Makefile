@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart test lint format clean
+.PHONY: quickstart test lint format models clean
 
 quickstart: $(VENV)/.runtime  ## Install TrainPilot and show what it does, on this machine
 	$(BIN)/trainpilot quickstart
@@ -21,6 +21,10 @@ lint: $(VENV)/.dev  ## Formatting, style, types and import directions
 format: $(VENV)/.dev  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+models: $(VENV)/.runtime  ## Fit the reference predictors from the reference dataset again
+	rm -rf models/cpu
+	$(BIN)/trainpilot fit --dataset datasets/reference --out models/cpu
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -51,7 +51,12 @@ def test_wheel_holds_what_an_installed_user_needs(wheel: Path) -> None:
     sweeps = {f"trainpilot/benchmarking/sweeps/{path.name}" for path in (ROOT / "benchmarks" / "sweeps").glob("*.toml")}
     assert sweeps
     assert sweeps <= names
-    assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
+    models = {
+        f"trainpilot/predictors/models/{path.relative_to(ROOT / 'models')}" for path in (ROOT / "models").glob("*/*")
+    }
+    assert "trainpilot/predictors/models/cpu/card.json" in models
+    assert models <= names
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "datasets/"))]
 
 
 @pytest.mark.install
@@ -62,6 +67,7 @@ def test_installed_wheel_predicts_and_runs_the_documented_example(wheel: Path, t
     python = environment / "bin" / "python"
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     clean["TRAINPILOT_DATA_DIR"] = str(tmp_path / "data")
+    clean.pop("TRAINPILOT_REFERENCE_DIR", None)
 
     def run(*arguments: str | Path) -> str:
         done = subprocess.run(
@@ -76,6 +82,8 @@ def test_installed_wheel_predicts_and_runs_the_documented_example(wheel: Path, t
     )
     (prediction,) = document["predictions"]
     assert prediction["step_time_s"]["value"] > 0
+    assert prediction["source"] == "learned"
+    assert any("reference predictor" in note for note in prediction["notes"])
     assert document["selected"] == "cpu"
     assert "Training result: " in run(python, "-c", EXAMPLE)
     assert "quick" in run(environment / "bin" / "trainpilot", "benchmark", "--quick", "--dry-run", "--json")

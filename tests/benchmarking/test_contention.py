@@ -22,7 +22,7 @@ def test_a_quiet_round_is_not_marked():
         ({"others_cores": 1.0}, "something else kept 1.0 of 2 cores busy"),
         ({"cpu_s": 0.5}, "the steps had a core for 50% of the time"),
         ({"switches": 200}, "200 involuntary context switches a second"),
-        ({"control_ratio": 1.5}, "the control workload took 1.50 times as long as at best"),
+        ({"control_ratio": 3.0}, "the control workload took 3.00 times as long as at best"),
     ],
 )
 def test_each_sign_alone_is_enough(signs, reason):

@@ -28,6 +28,7 @@ def task(found: Configuration, **changes):
         "calibration": {},
         "cores": 2,
         "control_ratio": None,
+        "trace": None,
     }
     return given | changes
 
@@ -252,3 +253,21 @@ def test_operators_are_timed_inside_real_steps():
     assert all(o["time_s"] > 0 and math.isfinite(o["agreement"]) for o in found)
     # The operators' times lie inside the step: their plain sum exceeds it only by what timing costs.
     assert len({o["agreement"] for o in found}) == 1
+
+
+def test_a_later_round_takes_over_the_trace_instead_of_tracing(monkeypatch):
+    first = execute(task(configuration(8)))["labels"]
+    trace = {name: first[name] for name in execute_module.TRACE_FIELDS}
+    monkeypatch.setattr("trainpilot.profiling.profile", lambda workload: pytest.fail("it was traced again"))
+    second = execute(task(configuration(8), trace=trace))
+    assert second["status"] == "ok"
+    assert {name: second["labels"][name] for name in execute_module.TRACE_FIELDS} == trace
+
+
+def test_every_row_has_a_control_time_of_its_own():
+    assert execute(task(configuration(8)))["labels"]["control_time_s"] > 0
+
+
+def test_long_steps_are_not_timed_operator_by_operator(monkeypatch):
+    monkeypatch.setattr(execute_module, "MOST_TIMED_STEP_S", 0.0)
+    assert execute(task(configuration(64), operator_steps=2))["operators"] == []

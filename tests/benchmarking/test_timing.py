@@ -283,3 +283,52 @@ def test_constant_steps_give_exactly_their_time(seconds, factor):
     assert timing.step_time_s == pytest.approx(seconds, rel=1e-6)
     assert timing.first_step_s == pytest.approx(seconds * factor, rel=1e-6)
     assert not timing.noisy
+
+
+def test_what_slows_down_the_control_workload_is_divided_out():
+    """The machine is slow in turns, by a factor that changes between windows; the control tells it."""
+    clock = FakeClock()
+    factors = [1.0, 1.0, 3.0, 3.0, 2.0, 2.0, 1.5, 1.5, 2.5, 2.5]
+    windows = 0
+
+    def factor() -> float:
+        return factors[min(windows, len(factors) - 1)]
+
+    def step() -> None:
+        clock.advance(0.01 * factor())
+
+    def control() -> float:
+        nonlocal windows
+        # Before and after a window the machine is as slow as during it.
+        found = 0.001 * factor()
+        windows += 1
+        return found
+
+    limits = TimingLimits(target_s=1e-9, warmup_s=0.0, max_s=1e9, min_windows=9, max_windows=9, min_window_s=0.001)
+    timing = measure_steps(step, nothing, clock=clock, tick_s=0.0, limits=limits, control=control)
+    assert timing.control_time_s == pytest.approx(0.002)
+    # A window is divided by the mean of the control before and after it; most of them agree on the undisturbed ratio.
+    assert timing.step_time_s / timing.control_time_s == pytest.approx(10.0, rel=0.35)
+    assert timing.quantiles_s["min"] < timing.quantiles_s["max"]
+
+
+def test_a_steady_machine_needs_no_correction():
+    clock = FakeClock()
+    limits = TimingLimits(target_s=1e-9, warmup_s=0.0, max_s=1e9, min_windows=5, max_windows=5)
+    timing = measure_steps(
+        clock.step([1.0], 0.005), nothing, clock=clock, tick_s=0.0, limits=limits, control=lambda: 0.001
+    )
+    assert timing.step_time_s == pytest.approx(0.005)
+    assert timing.control_time_s == 0.001
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_control_workload_is_short_and_leaves_the_random_state_alone(threads):
+    import torch
+
+    from trainpilot.benchmarking.control import control_workload
+
+    before = torch.random.get_rng_state()
+    run = control_workload(threads)
+    assert 0 < run() < 1.0
+    assert torch.equal(torch.random.get_rng_state(), before)

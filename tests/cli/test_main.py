@@ -77,6 +77,11 @@ def test_help_imports_no_framework(command: str) -> None:
         (["data", "verify", "missing.parquet"], 1, "missing.parquet"),
         (["predictor", "show", "--backend", "ane"], 1, "backend ane has no predictor in use"),
         (["predictor", "rollback"], 1, "cpu"),
+        (["predictor", "export", "somewhere"], 1, "backend cpu has no predictor in use"),
+        (["predictor", "import", "nowhere"], 1, "nowhere is not a predictor: no such folder"),
+        (["fit", "--out", "somewhere"], 2, "--dataset and --out belong together"),
+        (["fit", "--dataset", "missing.parquet", "--out", "somewhere"], 1, "there is no dataset missing.parquet"),
+        (["data", "noise", "missing.parquet"], 1, "there is no dataset missing.parquet"),
     ],
 )
 def test_bad_input_is_one_line_and_imports_no_framework(arguments: list[str], code: int, message: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,9 +68,54 @@ def test_contexts_have_their_own_prices_and_share_what_they_have_in_common():
     np.testing.assert_allclose(model.predict(x, contexts), y, rtol=0.03)
     pooled = AdditiveModel().fit(x, y).predict(x)
     assert np.abs(pooled / y - 1).mean() > 0.15
-    unseen = model.predict(x, ["three"] * len(x))
-    assert (unseen > model.predict(x, ["one"] * len(x))).all()
-    assert (unseen < model.predict(x, ["two"] * len(x))).all()
+    # A context that was never seen is priced like the commonest one.
+    np.testing.assert_array_equal(model.predict(x, ["three"] * len(x)), model.predict(x, ["one"] * len(x)))
+
+
+def test_what_is_learned_of_a_setting_in_one_combination_holds_in_the_others():
+    x = parts(600)
+    law = x @ np.array([2.0, 0.5, 1.0, 3.0])
+    contexts = [(1, "full"), (2, "full"), (1, "half")] * 200
+    factor = {(1, "full"): 1.0, (2, "full"): 0.6, (1, "half"): 2.0}
+    y = law * np.array([factor[context] for context in contexts])
+    model = AdditiveModel().fit(x, y, contexts)
+    together = model.predict(x, [(2, "half")] * len(x))
+    np.testing.assert_allclose(together, law * 1.2, rtol=0.05)
+
+
+def test_another_machine_is_one_more_setting():
+    x = parts(300)
+    law = np.array([2.0, 0.5, 1.0, 3.0])
+    model = AdditiveModel().fit(x, x @ law, [("here",)] * len(x))
+    there = law * np.array([1.5, 1.5, 2.0, 1.5])
+    few = parts(30, seed=7)
+    adapted = model.adapted((0, "there"), few, few @ there, [("there",)] * len(few), spread=0.5)
+    np.testing.assert_allclose(adapted.predict(x, [("there",)] * len(x)), x @ there, rtol=0.05)
+    # The machine that was known is priced as before, by the old model and by the new one.
+    np.testing.assert_array_equal(adapted.predict(x, [("here",)] * len(x)), model.predict(x, [("here",)] * len(x)))
+    np.testing.assert_array_equal(model.predict(x, [("there",)] * len(x)), model.predict(x, [("here",)] * len(x)))
+
+
+def test_one_row_of_another_machine_moves_the_level():
+    x = parts(300)
+    model = AdditiveModel().fit(x, x.sum(axis=1))
+    row = np.ones((1, 4))
+    adapted = model.adapted((0, "there"), row, np.array([8.0]), [("there",)], spread=0.5)
+    assert 6.0 < adapted.predict(row, [("there",)])[0] <= 8.0
+
+
+def test_a_card_holds_everything():
+    x = parts(100)
+    contexts = [("one", 1), ("two", 2)] * 50
+    model = AdditiveModel().fit(x, x.sum(axis=1) * np.array([1.0, 2.0] * 50), contexts)
+    card = json.loads(json.dumps(model.to_card(["a", "b", "c", "d"])))
+    restored = AdditiveModel.from_card(card, ["a", "b", "c", "d"])
+    np.testing.assert_array_equal(restored.predict(x, contexts), model.predict(x, contexts))
+    with pytest.raises(PredictorError, match="terms"):
+        AdditiveModel.from_card(card, ["a", "b", "c", "e"])
+    card["deviations"][0][2][0] = math.inf
+    with pytest.raises(PredictorError, match="finite"):
+        AdditiveModel.from_card(card, ["a", "b", "c", "d"])
 
 
 def test_few_rows_shrink_towards_the_calibration():

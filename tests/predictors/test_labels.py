@@ -109,3 +109,24 @@ def test_no_rows():
     labels = clean(frame([]))
     assert labels.rows == 0
     assert len(labels.table) == 0
+
+
+def test_drift_of_the_machine_is_divided_out():
+    """Half of the rows were taken while everything took twice as long, the control workload too."""
+    rows = []
+    for i in range(9):
+        slow = 2.0 if i % 2 else 1.0
+        rows.append(row(0.1 * (i + 1) * slow, model=f"m{i}", control_time_s=0.001 * slow))
+    labels = clean(frame(rows))
+    # Five of nine rows were quiet, so that is the usual condition.
+    assert list(labels.values["step_time_s"]) == pytest.approx([0.1 * (i + 1) for i in range(9)])
+
+
+def test_numbers_of_threads_have_their_own_usual_condition():
+    rows = [row(0.1, model="a", control_time_s=0.001), row(0.1, model="a", threads=2, control_time_s=0.004)]
+    assert list(clean(frame(rows)).values["step_time_s"]) == [0.1, 0.1]
+
+
+def test_rows_without_a_control_stay_as_they_are():
+    rows = [row(0.1, model="a", control_time_s=0.001), row(0.3, model="b"), row(0.4, model="c", control_time_s=0.002)]
+    assert clean(frame(rows)).values["step_time_s"][1] == 0.3

@@ -8,6 +8,7 @@ away: quantiles of the windows stay, and a spread, a clock or a rate that cannot
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -203,8 +204,8 @@ def measure_steps(
 
 def _controlled(times: Sequence[float], controls: Sequence[float], typical: float) -> list[float]:
     """Each window as it would have been under typical conditions, by the control runs before and after it."""
-    pairs = zip(controls, controls[1:], strict=False)
-    return [time * 2 * typical / (before + after) for time, (before, after) in zip(times, pairs, strict=True)]
+    around = itertools.pairwise(controls)
+    return [time * 2 * typical / (before + after) for time, (before, after) in zip(times, around, strict=True)]
 
 
 def label_of(windows: Sequence[float], statistic: str = "median") -> float:

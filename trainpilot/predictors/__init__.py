@@ -13,7 +13,7 @@ from trainpilot.predictors.prediction import Estimate, Prediction
 if TYPE_CHECKING:
     from trainpilot.predictors.artifact import load_predictor, read_card, save_predictor
     from trainpilot.predictors.evaluation import evaluate
-    from trainpilot.predictors.fitting import BackendFit, FitReport, fit
+    from trainpilot.predictors.fitting import BackendFit, FitReport, fit, fit_reference
     from trainpilot.predictors.predictor import Predictor
     from trainpilot.predictors.registry import (
         activate,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         list_versions,
         load_active,
         rollback,
+        store_version,
         version_folder,
     )
     from trainpilot.predictors.remaining import RemainingTime
@@ -38,6 +39,7 @@ _HOMES = {
     "active_version": "registry",
     "evaluate": "evaluation",
     "fit": "fitting",
+    "fit_reference": "fitting",
     "list_versions": "registry",
     "load_active": "registry",
     "load_predictor": "artifact",
@@ -46,6 +48,7 @@ _HOMES = {
     "read_card": "artifact",
     "rollback": "registry",
     "save_predictor": "artifact",
+    "store_version": "registry",
     "version_folder": "registry",
 }
 
@@ -62,6 +65,7 @@ __all__ = [
     "active_version",
     "evaluate",
     "fit",
+    "fit_reference",
     "list_versions",
     "load_active",
     "load_predictor",
@@ -70,6 +74,7 @@ __all__ = [
     "read_card",
     "rollback",
     "save_predictor",
+    "store_version",
     "version_folder",
 ]
 

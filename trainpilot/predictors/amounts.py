@@ -1,9 +1,10 @@
 """Amounts of work of one step by fine kinds of operators: the columns that the additive model of a step prices.
 
-Each kind of operator takes a time that is a sum of a few amounts: a matrix product of (m, k) and (k, n) its FLOPs, the
-traffic of either operand and of the result, and a dispatch. With positive prices such a sum grows with every size, gives
-small and thin operands their lower rate, and stays physical far outside of what was measured. Traffic of operators that
-stream their operands is split by how much one call moves, since caches and threads make its price depend on that.
+Each kind of operator takes a time that is a sum of a few amounts: a matrix product of (m, k) and (k, n) its FLOPs,
+the traffic of either operand and of the result, and a dispatch. With positive prices such a sum grows with every size,
+gives small and thin operands their lower rate, and stays physical far outside of what was measured. Traffic of
+operators that stream their operands is split by how much one call moves, since caches and threads make its price
+depend on that.
 """
 
 from __future__ import annotations
@@ -24,20 +25,27 @@ _CONV_KINDS = ("spatial", "pointwise", "grouped", "transposed", "conv1d")
 _LANES = 8  # channels that one vector of float32 holds on most CPUs: kernels compute whole vectors
 _FLOAT_BYTES = 4
 
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
 # Operators that compute an exponential or the like for each element; the others are additions and comparisons.
 _TRANSCENDENTAL = frozenset(
     name + suffix
-    for name in (
-        "gelu tanh sigmoid silu exp log erf pow sqrt rsqrt sin cos softplus mish log_sigmoid elu div hardswish "
-        "hardsigmoid erfinv log1p expm1 logaddexp atan2"
-    ).split()
+    for name in _names("""
+        gelu tanh sigmoid silu exp log erf pow sqrt rsqrt sin cos softplus mish log_sigmoid elu div hardswish
+        hardsigmoid erfinv log1p expm1 logaddexp atan2
+    """)
     for suffix in ("", "_backward", "_forward")
 )
-_FILLS = frozenset("fill zero zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full".split())
+_FILLS = frozenset(_names("fill zero zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full"))
 _SCATTERED = frozenset(
-    "index index_select gather scatter scatter_add index_add index_put _index_put_impl _unsafe_index _unsafe_index_put "
-    "slice_backward select_backward tril triu roll flip constant_pad_nd embedding_dense_backward take put "
-    "masked_select masked_scatter repeat repeat_interleave".split()
+    _names("""
+        index index_select gather scatter scatter_add index_add index_put _index_put_impl _unsafe_index
+        _unsafe_index_put slice_backward select_backward tril triu roll flip constant_pad_nd take put masked_select
+        masked_scatter repeat repeat_interleave
+    """)
 )
 _STREAMS = (
     "elementwise",
@@ -64,7 +72,11 @@ AMOUNTS: tuple[str, ...] = (
     *(f"conv.{step}.{what}" for step in _CONV_PASSES for what in ("padding", "input", "output", "weight", "calls")),
     "conv.groups",
     *(f"depthwise.{step}.{what}" for step in _CONV_PASSES for what in ("flops", "input", "output", "calls")),
-    *(f"attention.{way}.{what}" for way in DIRECTIONS for what in ("flops", "causal_flops", "scores", "bytes", "heads")),
+    *(
+        f"attention.{way}.{what}"
+        for way in DIRECTIONS
+        for what in ("flops", "causal_flops", "scores", "bytes", "heads")
+    ),
     "attention.calls",
     *(f"rnn.{way}.{what}" for way in DIRECTIONS for what in ("flops", "weights", "bytes", "steps")),
     "rnn.calls",
@@ -104,8 +116,15 @@ def fine_amounts(group: Group) -> Iterator[Entry]:
     try:
         yield from list(kind(group, group["shape"], _base(group["op"])))
     except (KeyError, ZeroDivisionError):
-        # A kernel whose sizes are not those of its class: its counts alone are priced.
-        yield from _other(group, group["shape"], "")
+        yield from _without_sizes(group)
+
+
+def _without_sizes(group: Group) -> Iterator[Entry]:
+    """A kernel whose sizes are not those that its class usually tells: its counts alone."""
+    flops, traffic, calls = _PLAIN.get(group["op_class"], ("gemm.flops", "other.bytes", "view.calls"))
+    yield flops, group["flops"]
+    yield traffic, _traffic(group)
+    yield calls, group["calls"]
 
 
 def _base(op: str) -> str:
@@ -279,6 +298,14 @@ def _other(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]
     yield "view.calls", group["calls"]
 
 
+_PLAIN: Mapping[str, tuple[str, str, str]] = {
+    "matmul": ("gemm.flops", "gemm.left", "gemm.calls"),
+    "conv": ("conv.spatial.forward.flops", "conv.forward.input", "conv.forward.calls"),
+    "depthwise_conv": ("depthwise.forward.flops", "depthwise.forward.input", "depthwise.forward.calls"),
+    "attention": ("attention.forward.flops", "attention.forward.bytes", "attention.calls"),
+    "rnn": ("rnn.forward.flops", "rnn.forward.bytes", "rnn.calls"),
+    "embedding": ("gemm.flops", "embedding.forward.bytes", "embedding.calls"),
+}
 _KINDS: Mapping[str, Callable[[Group, Mapping[str, int], str], Iterator[Entry]]] = {
     "matmul": _matmul,
     "conv": _conv,

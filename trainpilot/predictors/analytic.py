@@ -39,7 +39,7 @@ def calibrated_step_time_s(table: WorkTable, calibration: Calibration) -> NDArra
 class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Sum of priced parts with a correction factor per part, fitted on relative error.
 
-    The model is ``y = sum_j x_j * exp(c_j + sum_f e_fj)``: ``x_j`` are the parts as the calibration prices them, ``c_j``
+    The model is ``y = sum_j x_j * exp(c_j + sum_f e_fj)``: ``x_j`` are the parts at calibration prices, ``c_j``
     corrects the price of part j everywhere, and ``e_fj`` adds to it where setting f holds (two threads, bfloat16,
     channels last, another machine), so that what is learned of a setting in one combination holds in the others. So
     every coefficient is positive. The squared error of log y is minimised with Gaussian priors around 0, each a common
@@ -111,7 +111,12 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def adapted(
-        self, factor: Factor, X: NDArray[np.float64], y: NDArray[np.float64], contexts: Sequence[Any], spread: float  # noqa: N803
+        self,
+        factor: Factor,
+        X: NDArray[np.float64],
+        y: NDArray[np.float64],
+        contexts: Sequence[Any],
+        spread: float,
     ) -> AdditiveModel:
         """The same model with one more setting, learned from a few rows; everything else stays as it is.
 

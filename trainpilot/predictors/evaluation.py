@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainpilot.predictors.table import WorkTable
 
 OURS = "trainpilot"
+_CURVE_SIZES = (12, 25, 50, 100, 200, 400, 800, 1600, 3200)
 SPLITS = ("random_by_model", "leave_one_family_out", "largest_fifth", "leave_one_machine_out")
 
 
@@ -54,6 +55,7 @@ def evaluate(
         ``median_ape``, ``p90_ape`` (fractions), ``coverage`` and ``median_relative_width`` of the intervals (None for
         methods that give none), and ``by_family``: the mean error of each. ``settings_regret``: see there; once for
         float32 alone and once for all compute types, None where too few steps were measured at several settings.
+        ``learning_curve``: error on unseen models after some ``configurations``, which took so many ``minutes``.
 
     Raises:
         UsageError: A split or method has no such name.
@@ -90,7 +92,37 @@ def evaluate(
             "float32": settings_regret(labels, level=level, n_jobs=n_jobs, dtypes=("float32",)),
             "all_dtypes": settings_regret(labels, level=level, n_jobs=n_jobs),
         }
+        result["learning_curve"] = _learning_curve(frame, labels, level, n_jobs)
     return result
+
+
+def _learning_curve(frame: pd.DataFrame, labels: Labels, level: float, n_jobs: int | None) -> list[dict[str, Any]]:
+    """Error on a fifth of the models against the time that profiling the training rows took."""
+    folds = model_folds(labels.table)
+    if not folds:
+        return []
+    fold, times = folds[0], labels.values[STEP_TIME.name]
+    # In an order that is as good as random and the same on every run.
+    order = sorted(fold.train, key=lambda row: (str(labels.table.workload_hash[row]), row))
+    sizes = [size for size in _CURVE_SIZES if size < len(order)]
+    each_s = _seconds_a_configuration(frame)
+    points = []
+    for size in [*sizes, len(order)]:
+        train = np.array(order[:size])
+        model = TargetModel(STEP_TIME, level, n_jobs).fit(labels.table.take(train), times[train], labels.figures)
+        errors = np.log(times[fold.held] / model.predict(labels.table.take(fold.held)))
+        points.append({"configurations": size, "minutes": size * each_s / 60, **errors_of(errors)})
+    return points
+
+
+def _seconds_a_configuration(frame: pd.DataFrame) -> float:
+    """Median time from one row of a sweep to the next, times the rounds of a configuration."""
+    rows = frame.sort_values("created_at")
+    gaps = np.diff(rows["created_at"].to_numpy(dtype=float))
+    same_sweep = (rows["sweep_id"].to_numpy()[1:] == rows["sweep_id"].to_numpy()[:-1]) if len(rows) > 1 else []
+    gaps = gaps[np.asarray(same_sweep, dtype=bool)]
+    rounds = len(rows) / max(1, rows["config_key"].nunique())
+    return float(np.median(gaps) * rounds) if len(gaps) else 0.0
 
 
 _WHY_SKIPPED = {

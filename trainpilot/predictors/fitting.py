@@ -221,14 +221,32 @@ def fit_predictor(
     return Predictor(backend, models, provenance)
 
 
+def fit_reference(frame: pd.DataFrame, backend: str, *, level: float = 0.9) -> Predictor:
+    """Fit a predictor from a dataset alone: the same rows, libraries and processor give the same bits.
+
+    Args:
+        frame: Rows of the timing dataset, of any machines.
+        backend: The backend.
+        level: Nominal coverage of the intervals.
+
+    Raises:
+        NoDataError: The dataset has no usable row of the backend.
+    """
+    rows = frame[(frame["backend"] == backend) & (frame["phase"] == "train_step") & (frame["status"] == "ok")]
+    labels = clean(rows)
+    if not labels.rows:
+        raise NoDataError(f"the dataset has no usable row of backend {backend}")
+    # One thread: sums of floats depend on how many add them up. The time is that of the data.
+    return fit_predictor(backend, labels, level=level, n_jobs=1, created_at=float(rows["created_at"].max()))
+
+
 def _adapted_if_better(reference: Predictor, own: TargetModel, labels: Labels, level: float) -> TargetModel | None:
     """The reference's model adapted to the rows, if it does better on the same held-out rows."""
     from trainpilot.predictors.transfer import adapt
 
     machines = {context.machine_id for context in labels.table.context}
-    known = {context.machine_id for context in reference.contexts}
     settings = {tuple(context)[1:] for context in reference.contexts}
-    if len(machines) != 1 or machines & known:
+    if len(machines) != 1:
         return None
     if not all(tuple(context)[1:] in settings for context in labels.table.context):
         return None
@@ -305,6 +323,12 @@ def _own_warnings(predictor: Predictor, labels: Labels) -> list[str]:
 
 def _validation(predictor: Predictor) -> str:
     metrics = predictor.step.metrics_
+    if predictor.provenance.adapted_from:
+        groups = metrics.get("family") or metrics.get("model") or {}
+        return (
+            f"each of {groups.get('groups', 0)} groups by the reference predictor and the rows of the others; the "
+            "reference has seen other models of the same families"
+        )
     if "family" in metrics:
         return f"leave one family out, {metrics['family']['groups']} families"
     if "model" in metrics:

@@ -76,6 +76,8 @@ class Predictor:
     @property
     def parts_in_use(self) -> str:
         """Which parts of the step-time model decide, in words."""
+        if self.provenance.adapted_from:
+            return "the reference predictor, adapted to these rows"
         if self.step.boosted_ is None:
             return "additive model alone (too few models for a boosted correction)"
         if self.step.shrinkage_.weight == 0:

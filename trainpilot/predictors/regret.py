@@ -1,4 +1,4 @@
-"""What a choice of execution settings costs: the time of the chosen ones against the best of those that were measured."""
+"""What a choice of execution settings costs: the time of the chosen ones against the best that was measured."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ def predict(
 ) -> Prediction:
     """Predict step time, setup, epoch and total time, peak memory and energy without running the workload.
 
-    The source is ``learned`` where the predictor in use has rows of this backend, these execution settings and this
-    machine, or where the library's reference predictor knows the settings; else ``analytic``, from calibration figures alone; else ``unknown``, with the command that would change
-    that. Nothing that was never measured is priced as something else.
+    The source is ``learned`` where the predictor in use, or the library's reference predictor, has rows of this
+    backend and these execution settings; else ``analytic``, from calibration figures alone; else ``unknown``, with the
+    command that would change that. Nothing that was never measured is priced as something else.
 
     Args:
         workload: What to train.
@@ -105,18 +105,10 @@ def predict(
 
         # Fixed inputs have one size only; the amounts of their trace are scaled.
         profile = trace(workload if fixed else dataclasses.replace(workload, batch_size=plan.batch_size))
-    given = predictor
-    if predictor is None:
-        from trainpilot.predictors.registry import load_active
-
-        try:
-            predictor = load_active(backend)
-        except ArtifactError as error:
-            notes.append(f"the predictor in use cannot be read and is left out: {error}")
     threads = usable_cores() if settings.threads is None else settings.threads
-    context = Context(_machine_id(given), backend, threads, settings.dtype, settings.memory_format)
+    context = Context(_machine_id(predictor), backend, threads, settings.dtype, settings.memory_format)
     if predictor is None:
-        predictor, told = _reference(device, settings, context, run=calibrate or probe)
+        predictor, told = _predictor_here(device, settings, context, run=calibrate or probe)
         notes.extend(told)
     # A batch that cannot be traced (batch normalisation of one sample) is traced at another size.
     table = table_of_profile(profile, context, batch_scale=plan.batch_size / profile.batch_size)
@@ -150,34 +142,41 @@ def predict(
     return _assemble(plan, profile, known, table, [*notes, *known.notes, *profile.notes])
 
 
-def _reference(
+def _predictor_here(
     device: Backend, settings: ExecutionSettings, context: Context, *, run: bool
 ) -> tuple[Predictor | None, list[str]]:
-    """The library's reference predictor of a backend, moved to this machine, and what to say of it."""
+    """The predictor to ask on this machine, and what to say of it: the one in use, or the library's reference."""
+    from trainpilot.predictors.registry import load_active
     from trainpilot.predictors.shipped import load_reference
     from trainpilot.predictors.transfer import moved
 
-    try:
-        reference = load_reference(context.backend)
-    except ArtifactError as error:
-        return None, [f"the reference predictor cannot be read and is left out: {error}"]
-    if reference is None:
-        return None, []
-    if context.machine_id in {known.machine_id for known in reference.contexts}:
-        return reference, ["from the library's reference predictor, which was measured on such a machine"]
-    if reference.step.domain_.unknown(context):
-        return None, []
+    notes: list[str] = []
+    found: Predictor | None = None
+    what = ""
+    for what, load in (("the predictor in use", load_active), ("the library's reference predictor", load_reference)):
+        try:
+            found = load(context.backend)
+        except ArtifactError as error:
+            notes.append(f"{what} cannot be read and is left out: {error}")
+        if found is not None:
+            break
+    if found is None:
+        return None, notes
+    if what.startswith("the library"):
+        notes.append(f"from {what}: run `trainpilot benchmark --quick` and `trainpilot fit` for one of your own")
+    if context.machine_id in {known.machine_id for known in found.contexts} or found.step.domain_.unknown(context):
+        return found, notes
     try:
         calibration = device.calibration(settings, run=run)
     except BackendUnusableError:  # told where calibration figures alone are asked for
-        return None, []
+        calibration = None
     if calibration is None:
-        return None, []
-    note = (
-        "from the library's reference predictor of another machine, moved here by calibration figures: no interval is "
-        "valid before rows of this machine exist: run `trainpilot benchmark --quick` and `trainpilot fit`"
+        return found, notes
+    notes.append(
+        f"{what} was fitted on another machine and is moved here by calibration figures: no interval is valid before "
+        "rows of this machine exist"
     )
-    return moved(reference, context, calibration.figures), [note]
+    return moved(found, context, calibration.figures), notes
 
 
 def _machine_id(given: Predictor | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from trainpilot.profiling import WorkloadProfile
+    from trainpilot.profiling import OpGroup, WorkloadProfile
+
+_MOST_KNOWN = 256
+_lock = threading.Lock()
+_known_work: OrderedDict[tuple[int, float, tuple[str, ...] | None], tuple[tuple[OpGroup, ...], NDArray[np.float64]]] = (
+    OrderedDict()
+)
 
 # Figures of the whole model that setup time and memory depend on; names of ``WorkloadProfile.features``.
 FACTS = ("params", "param_bytes", "layers", "peak_bytes")
@@ -100,9 +108,8 @@ def table_of_profile(
         PredictorError: A feature or a count is not finite; the text names it.
     """
     check_features(profile.features)
-    groups = [group for group in profile.op_groups if phases is None or group.phase in phases]
     return WorkTable(
-        work=measure_work(groups, batch_scale)[None, :],
+        work=_work_of(profile.op_groups, batch_scale, None if phases is None else tuple(phases))[None, :],
         facts=np.array([[profile.features[name] for name in FACTS]]),
         batch_size=np.array([profile.batch_size * batch_scale]),
         context=_objects([context]),
@@ -112,6 +119,26 @@ def table_of_profile(
         workload_hash=_objects([profile.workload_hash]),
         name=_objects([profile.name]),
     )
+
+
+def _work_of(groups: tuple[OpGroup, ...], batch_scale: float, phases: tuple[str, ...] | None) -> NDArray[np.float64]:
+    """Amounts of a trace, remembered: the same profile is asked about for many settings and parts of a plan.
+
+    The table of operations is told apart by its identity, and kept alive while it is remembered.
+    """
+    key = (id(groups), batch_scale, phases)
+    with _lock:
+        found = _known_work.get(key)
+        if found is not None:
+            _known_work.move_to_end(key)
+            return found[1]
+    work = measure_work([group for group in groups if phases is None or group.phase in phases], batch_scale)
+    work.setflags(write=False)
+    with _lock:
+        _known_work[key] = (groups, work)
+        while len(_known_work) > _MOST_KNOWN:
+            _known_work.popitem(last=False)
+    return work
 
 
 def table_of_frame(frame: pd.DataFrame) -> WorkTable:

@@ -12,6 +12,7 @@ import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from trainpilot.profiling.stamps import NoStampError, Stamper, global_hooks
 from trainpilot.workload import Workload
 
 _MOST_ENTRIES = 128
+_HASHED_PIECES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +30,24 @@ class CacheKey:
 
     Attributes:
         stamp: Equal for workloads whose profiles are equal.
-        fingerprint: Hash of the stamp, which is long.
+        fingerprint: Hash of some of its pieces: all of them take longer to hash than to compare.
     """
 
     stamp: tuple[Hashable, ...]
-    fingerprint: int
+    fingerprint: int = dataclasses.field(compare=False)
+
+    @classmethod
+    def of(cls, pieces: list[Any]) -> CacheKey:
+        """Key of a stamp.
+
+        Raises:
+            TypeError: One of the pieces that were looked at cannot be hashed.
+        """
+        some = pieces[:: max(1, len(pieces) // _HASHED_PIECES)]
+        return cls(tuple(pieces), hash((len(pieces), *some)))
+
+    def __hash__(self) -> int:
+        return self.fingerprint
 
 
 class ProfileCache:
@@ -40,28 +55,32 @@ class ProfileCache:
 
     def __init__(self, most_entries: int = _MOST_ENTRIES) -> None:
         self._most_entries = most_entries
-        self._entries: OrderedDict[int, tuple[CacheKey, WorkloadProfile]] = OrderedDict()
+        self._entries: OrderedDict[CacheKey, WorkloadProfile] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: CacheKey) -> WorkloadProfile | None:
         """The profile stored under ``key``, or None."""
         with self._lock:
-            found = self._entries.get(key.fingerprint)
-            if found is None or found[0].stamp != key.stamp:
-                return None
-            self._entries.move_to_end(key.fingerprint)
-            return found[1]
+            found = self._entries.get(key)
+            if found is not None:
+                self._entries.move_to_end(key)
+            return found
 
     def put(self, key: CacheKey, profile: WorkloadProfile) -> None:
         """Store a profile; the least recently used one makes room.
 
-        One that depends on values of tensors is not stored: a value may change without leaving a trace.
+        One that depends on values of tensors is not stored: a value may change without leaving a trace. Nor is one
+        with a piece that has no hash: it might change without becoming another object.
         """
         if profile.data_dependent:
             return
+        try:
+            hash(key.stamp)
+        except TypeError:
+            return
         with self._lock:
-            self._entries[key.fingerprint] = (key, profile)
-            self._entries.move_to_end(key.fingerprint)
+            self._entries[key] = profile
+            self._entries.move_to_end(key)
             while len(self._entries) > self._most_entries:
                 self._entries.popitem(last=False)
 
@@ -77,8 +96,8 @@ def cache_key(workload: Workload) -> CacheKey | None:
             (stamper.add if callable(batch) else stamper.add_batch)(batch)
         if isinstance(workload.model, str):
             stamper.pieces.append(workload.model_hash)  # of the settings, or of the source file
-        stamp = (*stamper.pieces, *_circumstances(workload))
-        return CacheKey(stamp, hash(stamp))
+        stamper.pieces += _circumstances(workload)
+        return CacheKey.of(stamper.pieces)
     except (NoStampError, TypeError, RuntimeError):  # not visible, no hash, or changed meanwhile
         return None
 

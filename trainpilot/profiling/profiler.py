@@ -21,7 +21,7 @@ from trainpilot.profiling.building import refuse_quantised, resolve
 from trainpilot.profiling.cache import ProfileCache, cache_key
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_meta, to_real
 from trainpilot.profiling.features import features_of
-from trainpilot.profiling.guard import tracing_state
+from trainpilot.profiling.guard import host_random_state, tracing_state
 from trainpilot.profiling.result import WorkloadProfile
 from trainpilot.profiling.step import Step, StepError, StepTrace, forward_flops, trace_step
 from trainpilot.profiling.structure import ModelStructure, is_lazy_model, structure_of, unwrap
@@ -47,6 +47,7 @@ _INPUT_CHANGES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 )
 # A changed input may keep a loop going for ever: stop after this many times the operators of the given input.
 _MOST_REPEATED = 50
+_RANDOM_DRAWS = 3
 
 _cache = ProfileCache()
 
@@ -176,7 +177,20 @@ class _Profiler:
         except UnsupportedFakeTensorException as error:
             raise StepError("forward", error) from error
         structure = structure_of(step.model)
-        return _Attempt(trace_step(step, structure, mode), structure, inputs)
+        before = host_random_state()
+        trace = trace_step(step, structure, mode)
+        if host_random_state() == before:
+            return _Attempt(trace, structure, inputs)
+        # Fake tensors hide no branch on such a number, so only another draw tells whether the work depends on it.
+        self._notes.append(
+            "the step draws from the random generator of Python or numpy: the counts are those of one draw, and the "
+            f"range is that of {_RANDOM_DRAWS + 1}"
+        )
+        seen = [trace.flops("forward")]
+        for _ in range(_RANDOM_DRAWS):
+            again = trace_step(self._step(copier, model, inputs, targets), structure, mode)
+            seen.append(again.flops("forward"))
+        return _Attempt(trace, structure, inputs, (min(seen), max(seen)))
 
     def _real(self, model: nn.Module, inputs: ModelInputs, targets: Any, failure: StepError | None) -> _Attempt:
         """Run once on real copies; ``failure`` is what the fake run ended with."""

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainpilot.store.collect import benchmark
-    from trainpilot.store.exchange import VerifyReport, export_parquet, import_parquet, merge, verify
+    from trainpilot.store.exchange import (
+        VerifyReport,
+        dataset_frame,
+        dataset_rows,
+        export_parquet,
+        import_parquet,
+        merge,
+        verify,
+    )
     from trainpilot.store.noise import NoiseEntry, NoiseReport, noise_report
     from trainpilot.store.spilled import import_spilled, spill
     from trainpilot.store.store import SweepEntry, TimingStore, list_sweeps, open_store
@@ -20,6 +28,8 @@ _HOMES = {
     "TimingStore": "store",
     "VerifyReport": "exchange",
     "benchmark": "collect",
+    "dataset_frame": "exchange",
+    "dataset_rows": "exchange",
     "export_parquet": "exchange",
     "import_parquet": "exchange",
     "import_spilled": "spilled",
@@ -38,6 +48,8 @@ __all__ = [
     "TimingStore",
     "VerifyReport",
     "benchmark",
+    "dataset_frame",
+    "dataset_rows",
     "export_parquet",
     "import_parquet",
     "import_spilled",

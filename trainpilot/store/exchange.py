@@ -24,9 +24,11 @@ from trainpilot.store.schema import (
 from trainpilot.store.store import TimingStore, open_store
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 _SCHEMA_KEY = b"trainpilot_schema"
+_OPERATORS_SUFFIX = ".operators.parquet"
 _MOST_PROBLEMS = 50
 _TIMES = ("step_time_s", "first_step_s", "setup_time_s", "data_time_s", "cpu_time_s", "energy_j")
 _ORDERED_QUANTILES = ("min", "p10", "p25", "median", "p75", "p90", "max")
@@ -55,7 +57,7 @@ class VerifyReport:
 
 def operators_path(path: Path) -> Path:
     """Where the operator timings of a Parquet dataset lie: beside it."""
-    return path.with_suffix(".operators.parquet")
+    return path.with_suffix(_OPERATORS_SUFFIX)
 
 
 def export_parquet(store: TimingStore, path: str | Path, **filters: Any) -> int:
@@ -126,6 +128,48 @@ def merge(sources: Iterable[str | Path], store: TimingStore) -> tuple[int, int]:
             new, old = _merge_store(source, store)
         added, known = added + new, known + old
     return added, known
+
+
+def dataset_rows(source: str | Path) -> list[Measurement]:
+    """Rows of a dataset on disk, without taking them into a store.
+
+    Args:
+        source: A Parquet file, a folder of them, or a SQLite file.
+
+    Raises:
+        DataError: The source does not exist, holds no Parquet file, or cannot be read.
+        StoreSchemaError: It has another schema.
+        StoreError: A row is damaged.
+    """
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(file for file in path.glob("*.parquet") if not file.name.endswith(_OPERATORS_SUFFIX))
+        if not files:
+            raise DataError(f"{path} holds no Parquet file")
+        return [row for file in files for row in _read(file)]
+    if path.suffix == ".parquet":
+        return list(_read(path))
+    with closing(_open_existing(path)) as store:
+        return list(store.rows())
+
+
+def dataset_frame(source: str | Path, status: str | None = "ok") -> pd.DataFrame:
+    """The same as a table (see ``TimingStore.frame``), rows of simulated backends left out.
+
+    Args:
+        source: A Parquet file, a folder of them, or a SQLite file.
+        status: Only rows with this status; None for all.
+
+    Raises:
+        DataError: The source does not exist, holds no Parquet file, or cannot be read.
+        StoreSchemaError: It has another schema.
+        StoreError: A row is damaged.
+    """
+    import pandas as pd
+
+    names = list(field_kinds())
+    rows = [row for row in dataset_rows(source) if status in (None, row.status) and not row.simulated]
+    return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
 def verify(source: str | Path | TimingStore) -> VerifyReport:

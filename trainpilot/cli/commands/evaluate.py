@@ -9,7 +9,6 @@ import typer
 
 from trainpilot.cli.console import note, print_json, print_table, print_text
 from trainpilot.cli.options import JsonFlag
-from trainpilot.errors import DataError
 
 
 def evaluate(
@@ -17,40 +16,37 @@ def evaluate(
         Path | None, typer.Option("--dataset", help="Parquet file or folder of a dataset; default: the store.")
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="Backend whose rows are used.")] = "cpu",
+    plots: Annotated[Path | None, typer.Option("--plots", help="Folder for the figures as PNG files.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run the whole protocol with all baselines: every split keeps each model on one side."""
     from trainpilot.backends import get_backend
 
     get_backend(backend)
-    if dataset is not None and not dataset.exists():
-        raise DataError(f"there is no dataset {dataset}: give a Parquet file or a folder of them")
-    from trainpilot.predictors import evaluate as run
-    from trainpilot.store import merge, open_store
+    if plots is not None:
+        from trainpilot.report.plots import require_matplotlib
+
+        require_matplotlib()
+    from trainpilot.store import dataset_frame, open_store
 
     if dataset is None:
         with open_store() as store:
             frame = store.frame(status="ok")
     else:
-        # Read through a store, so that a file is checked by the same code as every other row.
-        with open_store("sqlite://") as store:
-            merge(_files(dataset), store)
-            frame = store.frame(status="ok")
+        frame = dataset_frame(dataset)
+    from trainpilot.predictors import evaluate as run
+
     note("evaluating: each method is fitted once per group of each split")
     result = run(frame, backend=backend)
+    if plots is not None:
+        from trainpilot.report.plots import plot_evaluation
+
+        for file in plot_evaluation(result, plots):
+            note(f"wrote {file}")
     if as_json:
         print_json(result)
     else:
         _print_evaluation(result)
-
-
-def _files(dataset: Path) -> list[Path]:
-    if not dataset.is_dir():
-        return [dataset]
-    found = sorted(file for file in dataset.glob("*.parquet") if not file.name.endswith(".operators.parquet"))
-    if not found:
-        raise DataError(f"{dataset} holds no Parquet file")
-    return found
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
@@ -74,6 +70,27 @@ def _print_evaluation(result: dict[str, Any]) -> None:
                 for method, metrics in found["methods"].items()
             ],
             title=f"{split} ({found['groups']} groups)",
+        )
+    for dtypes, regret in result.get("settings_regret", {}).items():
+        if regret is not None:
+            print_text(
+                f"choosing CPU settings ({dtypes}) on unseen families: {_percent(regret['mean'])} over the best on "
+                f"average, always the default {_percent(regret['default'])} ({regret['steps']} steps)"
+            )
+    curve = result.get("learning_curve", [])
+    if curve:
+        print_table(
+            [">configurations", ">minutes of profiling", ">mean error", ">median"],
+            [
+                [
+                    str(point["configurations"]),
+                    f"{point['minutes']:.1f}",
+                    _percent(point["mape"]),
+                    _percent(point["median_ape"]),
+                ]
+                for point in curve
+            ],
+            title="learning curve (random_by_model)",
         )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainpilot.cli.console import print_json, print_text
 from trainpilot.cli.options import JsonFlag
+from trainpilot.errors import UsageError
 
 if TYPE_CHECKING:
     from trainpilot.predictors import BackendFit
@@ -20,6 +23,10 @@ def fit(
     include_simulated: Annotated[
         bool, typer.Option("--include-simulated", help="Also fit the rows of the simulated backend.")
     ] = False,
+    dataset: Annotated[
+        Path | None, typer.Option("--dataset", help="Fit a predictor from this dataset on disk alone; needs --out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for that predictor; it must not exist.")] = None,
     promote: Annotated[bool, typer.Option("--promote/--no-promote", help="Use the result if it is not worse.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
@@ -28,6 +35,9 @@ def fit(
 
     if backend is not None:
         get_backend(backend)
+    if dataset is not None or out is not None:
+        _fit_dataset(dataset, out, backend or "cpu", as_json=as_json)
+        return
     from trainpilot.predictors import fit as fit_predictors
 
     report = fit_predictors(
@@ -42,6 +52,46 @@ def fit(
         print_text(f"{name}: left out: {reason}")
 
 
+def _fit_dataset(dataset: Path | None, out: Path | None, backend: str, *, as_json: bool) -> None:
+    if dataset is None or out is None:
+        raise UsageError("--dataset and --out belong together: where the rows are, and where the predictor goes")
+    from trainpilot.predictors import fit_reference, save_predictor
+    from trainpilot.store import dataset_frame
+
+    if out.exists():
+        raise UsageError(f"{out} exists already: name a folder that does not")
+    predictor = fit_reference(dataset_frame(dataset), backend)
+    save_predictor(predictor, out)
+    provenance = predictor.provenance
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "backend": backend,
+                "folder": str(out),
+                "rows": provenance.rows,
+                "workloads": provenance.workloads,
+                "parts": predictor.parts_in_use,
+                "metrics": predictor.step.metrics_,
+            }
+        )
+        return
+    print_text(f"{backend}: {provenance.rows} rows of {provenance.workloads} workloads; {predictor.parts_in_use}")
+    print_metrics(predictor.step.metrics_)
+    print_text(f"  {out}")
+
+
+def print_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print held-out errors by kind of fold."""
+    for kind, found in metrics.items():
+        shown = ", ".join(
+            f"{name} {found[key]:.1%}"
+            for key, name in (("mape", "mean error"), ("median_ape", "median"), ("coverage", "interval coverage"))
+            if found.get(key) is not None
+        )
+        print_text(f"  unseen {kind}: {shown}")
+
+
 def print_fit(item: BackendFit) -> None:
     """Print what was fitted for one backend, with its held-out error."""
     provenance = item.predictor.provenance
@@ -52,13 +102,7 @@ def print_fit(item: BackendFit) -> None:
     for reason, number in provenance.dropped.items():
         print_text(f"  {number} rows dropped: {reason}")
     print_text(f"  validated: {item.validation}")
-    for kind, metrics in item.metrics.items():
-        shown = ", ".join(
-            f"{name} {metrics[key]:.1%}"
-            for key, name in (("mape", "mean error"), ("median_ape", "median"), ("coverage", "interval coverage"))
-            if metrics.get(key) is not None
-        )
-        print_text(f"  unseen {kind}: {shown}")
+    print_metrics(item.metrics)
     print_text(f"  {item.decision}" + ("" if item.version is None else f" (version {item.version})"))
     for warning in item.warnings:
         print_text(f"  warning: {warning}")

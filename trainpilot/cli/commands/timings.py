@@ -131,15 +131,22 @@ def verify_dataset(
 
 @data.command("noise")
 def print_noise(
+    source: Annotated[
+        Path | None, typer.Argument(help="Parquet file, folder of them, or SQLite file; default: the dataset in use.")
+    ] = None,
     sweep: Annotated[str | None, typer.Option("--sweep", help="Only rows of this sweep id.")] = None,
     contended: Annotated[bool, typer.Option("--contended", help="Take in rows measured under contention.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the label noise: how far the same step, measured again, differs, by statistic and by duration."""
-    from trainpilot.store import noise_report, open_store
+    from trainpilot.store import dataset_rows, noise_report, open_store
 
-    with open_store() as store:
-        report = noise_report(store, contended=contended, sweep=sweep)
+    if source is None:
+        with open_store() as store:
+            report = noise_report(store, contended=contended, sweep=sweep)
+    else:
+        rows = [row for row in dataset_rows(source) if row.origin == "benchmark" and not row.simulated]
+        report = noise_report(rows, contended=contended, sweep=sweep)
     if not report.entries:
         raise NoDataError(
             "no configuration was measured twice, so its noise is unknown: run trainpilot benchmark --sweep noise"
