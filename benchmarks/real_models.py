@@ -24,6 +24,7 @@ import torch
 import trainpilot as tp
 from trainpilot.backends import ExecutionSettings, get_backend
 from trainpilot.benchmarking import TimingLimits, measure_steps
+from trainpilot.benchmarking.control import control_workload
 from trainpilot.predictors import load_predictor
 from trainpilot.predictors.crossfit import errors_of
 from trainpilot.predictors.shipped import reference_folder
@@ -380,7 +381,7 @@ MODELS: dict[str, RealModel] = {
 
 def measure(models: dict[str, RealModel], threads: list[int]) -> dict[str, Any]:
     """Time one step of each model at each number of threads, in two rounds; the label is the median of both."""
-    rounds: dict[str, list[float]] = {}
+    rounds: dict[str, list[tuple[float, float]]] = {}
     peaks: dict[str, int | None] = {}
     backend = get_backend(BACKEND)
     for round_ in range(ROUNDS):
@@ -388,14 +389,29 @@ def measure(models: dict[str, RealModel], threads: list[int]) -> dict[str, Any]:
             for count in threads:
                 print(f"round {round_ + 1}: {name}, {count} threads", file=sys.stderr)
                 with backend.prepare(model.workload(), ExecutionSettings(threads=count)) as session:
-                    timing = measure_steps(session.step, session.synchronize, limits=LIMITS)
+                    control = control_workload(count)
+                    timing = measure_steps(session.step, session.synchronize, limits=LIMITS, control=control)
                     peaks[f"{name}/{count}"] = session.peak_memory_bytes()
                 assert timing.step_time_s is not None, timing.invalid
-                rounds.setdefault(f"{name}/{count}", []).append(timing.step_time_s)
+                assert timing.control_time_s is not None
+                rounds.setdefault(f"{name}/{count}", []).append((timing.step_time_s, timing.control_time_s))
     return {
-        name: {"step_time_s": float(np.median(times)), "rounds_s": times, "peak_memory_bytes": peaks[name]}
-        for name, times in rounds.items()
+        name: {
+            "rounds_s": [step for step, _ in found],
+            "controls_s": [control for _, control in found],
+            "peak_memory_bytes": peaks[name],
+        }
+        for name, found in rounds.items()
     }
+
+
+def label(found: dict[str, Any], usual_s: float | None) -> tuple[float, list[float]]:
+    """The measured step time and that of each round, under the conditions that the predictor's labels are those of."""
+    rounds = [
+        step if usual_s is None else step * usual_s / control
+        for step, control in zip(found["rounds_s"], found["controls_s"], strict=True)
+    ]
+    return float(np.median(rounds)), rounds
 
 
 def judge(models: dict[str, RealModel], measured: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -410,12 +426,15 @@ def judge(models: dict[str, RealModel], measured: dict[str, Any], folder: Path) 
             found = tp.predict(workload, BACKEND, settings=settings, profile=profile, predictor=predictor)
             step = found.step_time_s
             assert step is not None
+            machine_id = predictor.contexts[0].machine_id
+            usual_s = predictor.provenance.controls.get(f"{machine_id}/{settings.threads}")
+            measured_s, rounds_s = label(measured[key], usual_s)
             rows.append(
                 {
                     "model": name,
                     "threads": settings.threads,
-                    "measured_s": measured[key]["step_time_s"],
-                    "rounds_s": measured[key]["rounds_s"],
+                    "measured_s": measured_s,
+                    "rounds_s": rounds_s,
                     "trainpilot": step.value,
                     "low_s": step.low,
                     "high_s": step.high,

@@ -113,7 +113,7 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def adapted(
         self,
         factor: Factor,
-        X: NDArray[np.float64],
+        X: NDArray[np.float64],  # noqa: N803
         y: NDArray[np.float64],
         contexts: Sequence[Any],
         spread: float,

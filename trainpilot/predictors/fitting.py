@@ -217,6 +217,7 @@ def fit_predictor(
         versions=versions(),
         held_out=_held_out_predictions(models[STEP_TIME.name], labels),
         adapted_from=adapted_from,
+        controls=labels.controls,
     )
     return Predictor(backend, models, provenance)
 

@@ -39,6 +39,8 @@ class Labels:
         noise: Mean relative difference between two repetitions (``mean``) and how many configurations have
             repetitions (``configurations``); ``mean`` is None if none has.
         data_hash: Hash of the rows used and their labels.
+        controls: Usual time of the control workload in s by ``<machine id>/<threads>``: the conditions that the labels
+            are those of.
     """
 
     table: WorkTable
@@ -49,6 +51,7 @@ class Labels:
     contended: int
     noise: dict[str, Any]
     data_hash: str
+    controls: dict[str, float]
 
 
 def clean(frame: pd.DataFrame) -> Labels:
@@ -68,7 +71,8 @@ def clean(frame: pd.DataFrame) -> Labels:
             dropped[reason] += 1
         else:
             kept.append(row)
-    kept = _without_drift(kept)
+    usual = _usual_controls(kept)
+    kept = [_without_drift(row, usual) for row in kept]
     quiet = [row for row in kept if not row.get("contended")]
     # Under contention threads wait for each other and a step takes up to hundreds of times as long, so such labels
     # are left out, unless there is hardly anything else.
@@ -95,30 +99,28 @@ def clean(frame: pd.DataFrame) -> Labels:
         contended=sum(bool(row.get("contended")) for row in used),
         noise=_noise(list(groups.values())),
         data_hash=_hash(used),
+        controls=usual,
     )
 
 
-def _without_drift(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the step time as it would have been under the usual conditions of their machine.
-
-    On a shared host everything takes longer for minutes on end, the control workload of each row too. What counts as
-    usual is its median over all rows on the same number of threads.
-    """
-    usual = {place: float(np.median(times)) for place, times in _control_times(rows).items()}
-    return [
-        row
-        if not _control_time(row)
-        else {**row, "step_time_s": row["step_time_s"] * usual[_place(row)] / row["control_time_s"]}
-        for row in rows
-    ]
-
-
-def _control_times(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[float]]:
-    found: dict[tuple[Any, ...], list[float]] = {}
+def _usual_controls(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Median time of the control workload by place."""
+    found: dict[str, list[float]] = {}
     for row in rows:
         if _control_time(row):
-            found.setdefault(_place(row), []).append(float(row["control_time_s"]))
-    return found
+            found.setdefault(_place(row), []).append(_control_time(row))
+    return {place: float(np.median(times)) for place, times in sorted(found.items())}
+
+
+def _without_drift(row: dict[str, Any], usual: dict[str, float]) -> dict[str, Any]:
+    """A row with the step time as it would have been under the usual conditions of its machine.
+
+    On a shared host everything takes longer for minutes on end, the control workload of each row too.
+    """
+    control = _control_time(row)
+    if not control:
+        return row
+    return {**row, "step_time_s": row["step_time_s"] * usual[_place(row)] / control}
 
 
 def _control_time(row: dict[str, Any]) -> float:
@@ -127,8 +129,8 @@ def _control_time(row: dict[str, Any]) -> float:
     return float(value) if value is not None and math.isfinite(value) and value > 0 else 0.0
 
 
-def _place(row: dict[str, Any]) -> tuple[Any, ...]:
-    return (row["machine_id"], row["backend"], row["threads"])
+def _place(row: dict[str, Any]) -> str:
+    return f"{row['machine_id']}/{row['threads']}"
 
 
 def _by_configuration(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:

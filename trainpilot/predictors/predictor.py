@@ -33,6 +33,8 @@ class Provenance:
         held_out: ``{configuration: log of the held-out prediction in s}``: what a challenger is compared with.
         warnings: What a reader of its predictions must know.
         adapted_from: Hash of the data of the reference predictor that was adapted to these rows, or "".
+        controls: Usual time of the control workload in s by ``<machine id>/<threads>``: the conditions that predicted
+            times are those of.
     """
 
     created_at: float
@@ -47,6 +49,7 @@ class Provenance:
     held_out: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     adapted_from: str = ""
+    controls: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
