@@ -322,6 +322,39 @@ def test_a_steady_machine_needs_no_correction():
     assert timing.control_time_s == 0.001
 
 
+def timed_in_turns(turns: list[float], controls: list[float]):
+    """Ten windows of one step each, as long as ``turns`` says, with eleven control runs around them."""
+    clock = FakeClock()
+    limits = TimingLimits(target_s=1e-9, warmup_s=0.0, max_s=1e9, min_windows=10, max_windows=10, min_window_s=0.001)
+    around = iter(controls)
+    # The first step and one block of warm-up come before the windows.
+    step = clock.step([0.01, 0.01, *turns], 1e9)
+    return measure_steps(step, nothing, clock=clock, tick_s=0.0, limits=limits, control=lambda: next(around))
+
+
+def test_spread_that_the_control_workload_shares_is_not_noise():
+    # Half of the windows take twice as long, and so does the control workload beside them; one lies in between.
+    turns = [0.01] * 4 + [0.015] + [0.02] * 5
+    timing = timed_in_turns(turns, [0.001] * 5 + [0.002] * 6)
+    assert not timing.noisy
+    assert timing.step_time_s == pytest.approx(0.02)  # every window is ten control times, and their median is 0.002 s
+    assert timing.quantiles_s["min"] == pytest.approx(0.01)  # as they were
+    assert timing.quantiles_s["p25"] == pytest.approx(0.01)
+    assert timing.quantiles_s["max"] == pytest.approx(0.02)
+
+
+def test_the_same_spread_beside_a_steady_control_workload_is_noise():
+    timing = timed_in_turns([0.01] * 4 + [0.015] + [0.02] * 5, [0.001] * 11)
+    assert timing.noisy
+    assert timing.step_time_s == pytest.approx(0.0175)
+
+
+def test_spread_of_the_control_workload_alone_is_noise():
+    timing = timed_in_turns([0.01] * 10, [0.001] * 5 + [0.002] * 6)
+    assert timing.noisy
+    assert timing.quantiles_s["min"] == pytest.approx(timing.quantiles_s["max"])
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_control_workload_is_short_and_leaves_the_random_state_alone(threads):
     import torch

@@ -91,7 +91,8 @@ class StepTiming:
         steps: Timed steps.
         windows: Timed windows.
         outliers: Windows beyond 1.5 interquartile ranges.
-        noisy: The spread is too large for a trusted label, or the windows are too short for the clock.
+        noisy: The spread, with what the control workload tells divided out, is too large for a trusted label, or the
+            windows are too short for the clock.
         coarse: The windows are shorter than 100 ticks of the clock.
         wall_s: Time of all windows together.
         cpu_s: CPU time of this process during the windows.
@@ -153,7 +154,8 @@ def measure_steps(
         peak_flops_per_s: What the device cannot exceed.
         control: Runs the control workload and returns its time in s. It runs between the windows, and the label is
             then the statistic of the windows divided by their own control times, times the median of these: what
-            slows down both for a moment is divided out. The quantiles are those of the windows as they were.
+            slows down both for a moment is divided out. The spread that makes a round noisy is that of the divided
+            windows, too; the quantiles and outliers are those of the windows as they were.
 
     Returns:
         The timing; ``invalid`` says why there is no label where there is none.
@@ -179,9 +181,9 @@ def measure_steps(
     times = [length / count for length in lengths]
     steps = count * len(times)
     typical = quantile(controls, 0.5) if controls else None
-    label = label_of(times if typical is None else _controlled(times, controls, typical), statistic)
+    steadied = times if typical is None else _controlled(times, controls, typical)
+    label = label_of(steadied, statistic)
     coarse = quantile(lengths, 0.5) < TICKS_PER_WINDOW * tick * (1 - 1e-9)
-    middle, low, high = (quantile(times, q) for q in (0.5, 0.25, 0.75))
     invalid = _rate_problem(label, flops, peak_flops_per_s)
     return StepTiming(
         invalid=invalid,
@@ -191,7 +193,7 @@ def measure_steps(
         steps=steps,
         windows=len(times),
         outliers=count_outliers(times),
-        noisy=coarse or quantile(times, 0.95) > NOISY_P95 * middle or high - low > NOISY_IQR * middle,
+        noisy=coarse or _spread_too_far(steadied),
         coarse=coarse,
         wall_s=sum(lengths),
         cpu_s=cpu,
@@ -206,6 +208,11 @@ def _controlled(times: Sequence[float], controls: Sequence[float], typical: floa
     """Each window as it would have been under typical conditions, by the control runs before and after it."""
     around = itertools.pairwise(controls)
     return [time * 2 * typical / (before + after) for time, (before, after) in zip(times, around, strict=True)]
+
+
+def _spread_too_far(times: Sequence[float]) -> bool:
+    middle, low, high, most = (quantile(times, share) for share in (0.5, 0.25, 0.75, 0.95))
+    return most > NOISY_P95 * middle or high - low > NOISY_IQR * middle
 
 
 def label_of(windows: Sequence[float], statistic: str = "median") -> float:
