@@ -6,7 +6,15 @@ import pytest
 
 from tests.store.helpers import measurement, operators
 from trainpilot.errors import DataError, StoreCorruptError, StoreSchemaError, UnknownNameError
-from trainpilot.store import export_parquet, import_parquet, merge, open_store, verify
+from trainpilot.store import (
+    dataset_frame,
+    dataset_rows,
+    export_parquet,
+    import_parquet,
+    merge,
+    open_store,
+    verify,
+)
 from trainpilot.store.exchange import operators_path
 
 
@@ -146,3 +154,45 @@ def test_an_export_that_cannot_be_written_leaves_nothing(store, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match="cannot be written"):
         export_parquet(store, tmp_path / "file" / "x.parquet")
+
+
+def test_a_dataset_is_read_where_it_lies(store, tmp_path):
+    folder = tmp_path / "out"
+    export_parquet(store, folder / "b.parquet", config_key=["3", "4", "oom"])
+    export_parquet(store, folder / "a.parquet", config_key=["0", "1", "2"])
+    expected = list(store.rows())
+    assert dataset_rows(tmp_path / "a.sqlite") == expected
+    assert dataset_rows(folder) == expected  # files in order of their names, operator timings beside them left out
+    assert dataset_rows(str(folder / "b.parquet")) == expected[3:]
+
+
+def test_a_dataset_as_a_table(store, other, tmp_path):
+    path = tmp_path / "x.parquet"
+    store.append(measurement(config_key="simulated", simulated=True, backend="simulated"))
+    export_parquet(store, path)
+    for source in (path, tmp_path / "a.sqlite"):
+        frame = dataset_frame(source)
+        assert list(frame.columns) == [f.name for f in dataclasses.fields(measurement())]
+        assert list(frame.config_key) == ["0", "1", "2", "3", "4"]
+        assert frame.features[0] == {"flops.matmul": 1.5e6, "params": 10.0}
+        assert list(dataset_frame(source, status="oom").config_key) == ["oom"]
+        assert len(dataset_frame(source, status=None)) == 6
+    export_parquet(other, path)
+    assert list(dataset_frame(path).columns) == list(frame.columns)
+
+
+@pytest.mark.parametrize("read", [dataset_rows, dataset_frame])
+def test_a_dataset_that_is_not_there(read, tmp_path):
+    for name in ("none.parquet", "none.sqlite", "none"):
+        with pytest.raises(DataError, match=f"there is no dataset .*{name}"):
+            read(tmp_path / name)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(DataError, match="folder holds no Parquet file"):
+        read(folder)
+    (folder / "x.operators.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match="folder holds no Parquet file"):
+        read(folder)
+    (folder / "x.parquet").write_text("text")
+    with pytest.raises(StoreCorruptError, match=r"x.parquet is damaged or no Parquet file"):
+        read(folder)

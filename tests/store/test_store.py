@@ -107,6 +107,39 @@ def test_training_runs_repeat_freely(store):
     assert store.finished_keys() == set()
 
 
+def test_the_trace_of_a_configuration_is_that_of_its_rows(store):
+    lost = {"features": {}, "op_groups": [], "input_signature": [], "model_hash": ""}
+    store.append(measurement(status="timeout", reason="slow", step_time_s=None, **lost))
+    store.append(measurement(config_key="other", model_hash="o" * 32))
+    assert store.trace_of("k" * 32) is None  # a row that was lost before it was traced has none
+    assert store.trace_of("unknown") is None
+    row = measurement(repetition=1)
+    store.append(row)
+    assert store.trace_of("k" * 32) == {
+        "workload_hash": row.workload_hash,
+        "model_hash": row.model_hash,
+        "input_signature": row.input_signature,
+        "features": row.features,
+        "op_groups": row.op_groups,
+    }
+
+
+def test_the_latest_trace_counts(store):
+    store.append(measurement(repetition=0, created_at=3.0, features={"params": 3.0}))
+    store.append(measurement(repetition=1, created_at=9.0, features={"params": 9.0}))
+    store.append(measurement(repetition=2, created_at=5.0, features={"params": 5.0}))
+    assert store.trace_of("k" * 32)["features"] == {"params": 9.0}
+
+
+def test_a_damaged_trace_names_its_row(store, tmp_path):
+    row = measurement()
+    store.append(row)
+    with sqlite3.connect(tmp_path / "timings.sqlite") as connection:
+        connection.execute("UPDATE measurements SET features = '{'")
+    with pytest.raises(StoreCorruptError, match=f"row {row.row_id} cannot be read"):
+        store.trace_of("k" * 32)
+
+
 def test_rows_are_filtered_and_in_order(store):
     for number, family in enumerate(["mlp", "cnn", "gpt"]):
         store.append(measurement(family=family, config_key=family, created_at=float(10 - number)))

@@ -171,14 +171,23 @@ class TimingStore:
         return pd.DataFrame(found, columns=names)
 
     def trace_of(self, config_key: str) -> dict[str, Any] | None:
-        """The trace that a row of this configuration holds (``execute.TRACE_FIELDS``), or None if there is none."""
-        columns = [MEASUREMENTS.c[name] for name in TRACE_FIELDS]
+        """The trace that a row of this configuration holds (``execute.TRACE_FIELDS``), or None if there is none.
+
+        Raises:
+            StoreCorruptError: The row is damaged.
+        """
+        columns = [MEASUREMENTS.c[name] for name in ("row_id", *TRACE_FIELDS)]
         statement = select(*columns).where(MEASUREMENTS.c.config_key == config_key, MEASUREMENTS.c.op_groups != "[]")
-        found = list(self._values(statement.limit(1)))
-        if not found:
+        latest = statement.order_by(MEASUREMENTS.c.created_at.desc(), MEASUREMENTS.c.row_id).limit(1)
+        values, kinds = next(self._values(latest), None), field_kinds()
+        if values is None:
             return None
-        values, kinds = found[0], field_kinds()
-        return {name: json.loads(values[name]) if kinds[name].kind == "json" else values[name] for name in TRACE_FIELDS}
+        try:
+            return {
+                name: json.loads(values[name]) if kinds[name].kind == "json" else values[name] for name in TRACE_FIELDS
+            }
+        except (json.JSONDecodeError, TypeError) as error:
+            raise self._damaged(values, error) from None
 
     def finished_keys(self) -> set[tuple[str, int]]:
         """(config_key, repetition) of all benchmark rows, whatever their status."""
