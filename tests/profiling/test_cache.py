@@ -438,6 +438,57 @@ def test_what_cannot_be_looked_into_is_not_cached() -> None:
         assert cache_key(workload(Repeated(plain=plain))) is not None
 
 
+class Skipping(nn.Module):
+    """Skips its second layer half of the time, and counts how often it was called."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.draw = draw
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        assert self.calls == 1  # every draw gets a model that nobody has called
+        x = self.first(x)
+        return self.second(x) if self.draw() > 0.5 else x
+
+
+def python_draw() -> float:
+    return random.random()
+
+
+def numpy_draw() -> float:
+    return float(np.random.random())
+
+
+# Of the first four draws some are below a half and some above.
+@pytest.mark.parametrize(("draw", "seed"), [(python_draw, random.seed), (numpy_draw, np.random.seed)])
+def test_a_branch_on_a_random_number_is_data_dependent_and_not_cached(
+    traced: list[str], draw: Callable[[], float], seed: Callable[[int], None]
+) -> None:
+    module = Skipping(draw)
+    seed(1)
+    first_draw = draw()
+    for times in (1, 2):
+        seed(1)
+        p = profile(workload(module, loss=summed))
+        assert p.data_dependent
+        assert p.forward_flops_range == (ONE, 2 * ONE)
+        assert p.forward_flops == (2 * ONE if first_draw > 0.5 else ONE)
+        assert [note for note in p.notes if "the range is that of 4" in note]
+        assert len(traced) == times
+        assert draw() == first_draw  # the generator is where it was
+    assert module.calls == 0
+
+
+def test_drawing_from_the_generator_of_torch_depends_on_no_data(traced: list[str]) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    for _ in range(2):
+        assert not profile(workload(module, loss=summed)).data_dependent
+    assert len(traced) == 1
+
+
 def test_attributes_that_contain_themselves(traced: list[str]) -> None:
     module = Repeated(own={}, others=[])
     module.own["self"] = module.own

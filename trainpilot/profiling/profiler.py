@@ -73,7 +73,8 @@ class _Attempt:
         trace: The counts.
         structure: Counts of the model.
         inputs: The inputs that were traced.
-        flops_range: Least and most forward FLOPs over scales and signs of the input, if the model depends on data.
+        flops_range: Least and most forward FLOPs over scales and signs of the input, if the model depends on data, or
+            over draws, if it draws from the random generator of Python or numpy.
     """
 
     trace: StepTrace
@@ -181,16 +182,12 @@ class _Profiler:
         trace = trace_step(step, structure, mode)
         if host_random_state() == before:
             return _Attempt(trace, structure, inputs)
-        # Fake tensors hide no branch on such a number, so only another draw tells whether the work depends on it.
-        self._notes.append(
-            "the step draws from the random generator of Python or numpy: the counts are those of one draw, and the "
-            f"range is that of {_RANDOM_DRAWS + 1}"
-        )
-        seen = [trace.flops("forward")]
-        for _ in range(_RANDOM_DRAWS):
-            again = trace_step(self._step(copier, model, inputs, targets), structure, mode)
-            seen.append(again.flops("forward"))
-        return _Attempt(trace, structure, inputs, (min(seen), max(seen)))
+
+        def again() -> StepTrace:
+            copies = ModelCopier(fake_converter(mode))
+            return trace_step(self._step(copies, model, inputs, targets), structure, mode)
+
+        return _Attempt(trace, structure, inputs, self._range_of_draws(trace, again))
 
     def _real(self, model: nn.Module, inputs: ModelInputs, targets: Any, failure: StepError | None) -> _Attempt:
         """Run once on real copies; ``failure`` is what the fake run ended with."""
@@ -200,7 +197,9 @@ class _Profiler:
         copier = ModelCopier(to_real)
         step = self._step(copier, model, inputs, targets)
         structure = structure_of(step.model)
+        before = host_random_state()
         trace = trace_step(step, structure, nullcontext(), require_backward=False)
+        drawn = host_random_state() != before
         if not trace.backward:
             self._notes.append("on this input the loss depends on no parameter, so there is no backward pass")
         unsupported = failure is None or isinstance(
@@ -208,12 +207,37 @@ class _Profiler:
         )
         if not trace.reads_values and (unsupported or (failure is not None and failure.phase == "optimizer")):
             self._notes.append("run on real tensors: an operator has no shape-only form")
-            return _Attempt(trace, structure, inputs)
+            if not drawn:
+                return _Attempt(trace, structure, inputs)
+
+            def again() -> StepTrace:
+                copies = ModelCopier(to_real)
+                return trace_step(
+                    self._step(copies, model, inputs, targets), structure, nullcontext(), require_backward=False
+                )
+
+            return _Attempt(trace, structure, inputs, self._range_of_draws(trace, again))
         self._notes.append(
             "the control flow or a shape depends on values of tensors: run on real ones, and the counts are those of "
             "the given input"
         )
         return _Attempt(trace, structure, inputs, self._flops_range(model, inputs, trace))
+
+    def _range_of_draws(self, trace: StepTrace, again: Callable[[], StepTrace]) -> tuple[int, int]:
+        """Least and most forward FLOPs of a step that draws from the generators of Python or numpy.
+
+        A branch on such a number leaves no trace, so only further draws tell whether the work depends on it.
+
+        Args:
+            trace: The step as it was counted.
+            again: Traces it on fresh copies.
+        """
+        seen = [trace.flops("forward"), *(again().flops("forward") for _ in range(_RANDOM_DRAWS))]
+        self._notes.append(
+            "the step draws from the random generator of Python or numpy: the counts are those of one draw, and the "
+            f"range is that of {len(seen)}"
+        )
+        return min(seen), max(seen)
 
     def _with_values(self, model: nn.Module, inputs: ModelInputs, failure: StepError | None) -> nn.Module:
         """A model and inputs with values; builders are asked again where the model was built without memory."""
