@@ -103,8 +103,10 @@ def test_a_probed_prediction_says_that_it_was_measured_and_what_it_cost():
     assert found.source == "measured"
     assert found.step_time_s.low is not None
     assert found.setup_time_s is not None
-    assert "which cost" in found.notes[0]
-    assert "because" in found.notes[0]
+    (told,) = [note for note in found.notes if note.startswith("probed: ")]
+    assert "which cost" in told
+    assert "because the workload is out of range" in told
+    assert not any("nothing was measured" in note for note in found.notes)
 
 
 def test_what_would_not_fit_is_not_probed():

@@ -167,11 +167,32 @@ def test_c03_an_unseen_setting_falls_back_to_calibration_and_says_so(predictor, 
     assert any("threads 3 (measured: 1)" in note for note in found.notes)
 
 
-def test_a_predictor_of_another_machine_is_not_asked(predictor, monkeypatch):
-    registry.activate("cpu", registry.store_version(predictor))
+def elsewhere(monkeypatch):
     monkeypatch.setattr(service, "machine", lambda: dataclasses.make_dataclass("M", ["machine_id"])("elsewhere"))
+
+
+def test_a_predictor_of_another_machine_is_moved_by_calibration_figures_without_an_interval(
+    predictor, devices, monkeypatch
+):
+    registry.activate("cpu", registry.store_version(predictor))
+    here = ask(row())
+    elsewhere(monkeypatch)
+    # Every rate is a third and every dispatch takes three times as long.
+    slower = {name: value * (1 / 3 if name.endswith("per_s") else 3) for name, value in FIGURES.items()}
+    devices["cpu"] = DeviceDouble("cpu", slower)
     found = ask(row())
-    assert found.source == "analytic"
+    assert found.source == "learned"
+    assert found.step_time_s.value == pytest.approx(3 * here.step_time_s.value)
+    assert (found.step_time_s.low, found.step_time_s.high) == (None, None)
+    assert any("on another machine and is moved here by calibration figures" in note for note in found.notes)
+
+
+def test_a_predictor_of_another_machine_is_not_asked_where_no_figures_are_known(predictor, monkeypatch):
+    registry.activate("cpu", registry.store_version(predictor))
+    elsewhere(monkeypatch)
+    found = ask(row(), calibrate=False)
+    assert found.source == "unknown"
+    assert found.step_time_s is None
     assert any("on this machine" in note for note in found.notes)
 
 

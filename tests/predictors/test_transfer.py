@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 
 from tests.predictors.rows import FIGURES, dataset, frame, measurement, profile_of
+from trainpilot.backends import ExecutionSettings
+from trainpilot.backends.torch_device import TorchDeviceBackend
 from trainpilot.errors import NoDataError
+from trainpilot.hardware import Calibration
 from trainpilot.predictors import load_predictor, save_predictor
 from trainpilot.predictors.fitting import _validation, fit_predictor
 from trainpilot.predictors.labels import clean
 from trainpilot.predictors.shipped import load_reference, reference_folder
+from trainpilot.predictors.service import predict
 from trainpilot.predictors.table import Context, table_of_frame
 from trainpilot.predictors.transfer import adapt, moved
+from trainpilot.workload import Workload
 
 THERE = Context("there", "cpu", 1, "float32", "contiguous")
 SLOWER = {
@@ -91,10 +96,6 @@ def test_an_adapted_predictor_survives_saving(predictor, tmp_path):
 
 
 def test_the_reference_answers_where_nothing_was_fitted(predictor, tmp_path, monkeypatch):
-    from trainpilot.hardware import Calibration
-    from trainpilot.predictors.service import predict
-    from trainpilot.workload import Workload
-
     monkeypatch.setenv("TRAINPILOT_REFERENCE_DIR", str(tmp_path / "models"))
     save_predictor(predictor, tmp_path / "models" / "cpu")
     assert reference_folder("cpu") == tmp_path / "models" / "cpu"
@@ -102,12 +103,8 @@ def test_the_reference_answers_where_nothing_was_fitted(predictor, tmp_path, mon
     assert load_reference("cuda") is None
 
     figures = Calibration("x", "cpu", 1, "float32", SLOWER, {}, 0.0)
-    monkeypatch.setattr(
-        "trainpilot.backends.torch_device.backend.TorchBackend.calibration", lambda *args, **kwargs: figures
-    )
+    monkeypatch.setattr(TorchDeviceBackend, "calibration", lambda *args, **kwargs: figures)
     row = dataset(models=1, families=["mlp"])[0]
-    from trainpilot.backends import ExecutionSettings
-
     work = Workload("mlp", batch_size=row.batch_size, optimizer="adam", dataset_size=100)
     found = predict(work, "cpu", settings=ExecutionSettings(threads=1), profile=profile_of(row))
     assert found.source == "learned"

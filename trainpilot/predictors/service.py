@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # The parts of a step that run for every micro-batch; the optimizer runs once for several.
 _MICRO_PHASES = ("forward", "loss", "backward")
+_NO_ROWS = "from calibration figures alone: nothing was measured yet, so no interval is valid"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +224,7 @@ def _analytic(calibration: Calibration, table: WorkTable) -> _Known:
     def seconds(steps: WorkTable) -> NDArray[np.float64]:
         return calibrated_step_time_s(steps, calibration)
 
-    notes = ["from calibration figures alone: nothing was measured yet, so no interval is valid"]
+    notes = [_NO_ROWS]
     if calibration.disturbed:
         notes.append(
             "something else used the machine during the calibration, so the times may be far too long: "
@@ -250,7 +251,10 @@ def _probed(
         source="measured",
         step=combine(known.step, found),
         others=others,
-        notes=(f"{found.note}, because {reason}; joined with the prediction of {known.step.value:.3g} s", *known.notes),
+        notes=(
+            f"{found.note}, because {reason}; joined with the {known.source} prediction of {known.step.value:.3g} s",
+            *(note for note in known.notes if note != _NO_ROWS),
+        ),
     )
 
 
