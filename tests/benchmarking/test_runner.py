@@ -73,6 +73,21 @@ def test_rounds_run_in_different_processes_and_another_order(tmp_path):
     assert sink.rows[0].data_time_s != sink.rows[12].data_time_s
 
 
+def test_later_rounds_ask_for_the_trace_of_the_first(tmp_path):
+    asked = []
+
+    def known_trace(key):
+        asked.append(key)
+        return {"features": {"params": 7.0}, "op_groups": [{"op": "aten.mm"}]} if len(asked) > 1 else None
+
+    _, sink = run(sweep_of(tmp_path, [1, 2, 3], rounds=2), known_trace=known_trace)
+    first, later = sink.rows[:3], sink.rows[3:]
+    assert asked == [row.config_key for row in later]
+    assert all(row.features == fake.LABELS["features"] for row in first)
+    assert later[0].features == fake.LABELS["features"]  # nothing was known, so it was traced anew
+    assert all(row.features == {"params": 7.0} and row.op_groups == [{"op": "aten.mm"}] for row in later[1:])
+
+
 def test_the_order_is_that_of_the_stored_seed(tmp_path):
     sweep = sweep_of(tmp_path, list(range(1, 13)), rounds=2)
     _, once = run(sweep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from typing import Any
 
@@ -147,6 +148,27 @@ def test_operator_without_a_shape_rule_runs_on_real_tensors() -> None:
     assert p.uncounted_ops == {"trainpilot_test.double": 1}
     assert p.forward_flops == 64
     assert any("no shape-only form" in note for note in p.notes)
+
+
+def test_draws_of_a_model_that_runs_on_real_tensors() -> None:
+    library = torch.library.Library("trainpilot_test_drawing", "DEF")
+    library.define("double(Tensor x) -> Tensor")
+    library.impl("double", lambda x: x * 2, "CPU")
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.l(torch.ops.trainpilot_test_drawing.double(x))
+            return self.l(x) if random.random() > 0.5 else x
+
+    random.seed(1)  # the draws of every run lie on both sides of a half
+    p = of(Model(), torch.randn(2, 4))
+    assert p.data_dependent
+    assert p.forward_flops_range == (64, 128)
+    assert p.forward_flops in (64, 128)
 
 
 def test_scripted_model() -> None:
