@@ -15,8 +15,8 @@ from trainpilot.hardware import Calibration
 from trainpilot.predictors import load_predictor, save_predictor
 from trainpilot.predictors.fitting import _validation, fit_predictor
 from trainpilot.predictors.labels import clean
-from trainpilot.predictors.shipped import load_reference, reference_folder
 from trainpilot.predictors.service import predict
+from trainpilot.predictors.shipped import load_reference, reference_folder
 from trainpilot.predictors.table import Context, table_of_frame
 from trainpilot.predictors.transfer import adapt, moved
 from trainpilot.workload import Workload
