@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,9 +27,9 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, object]:
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
     assert main([str(argument) for argument in arguments]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
@@ -65,12 +68,29 @@ def test_a_predictor_is_handed_on(parquet: Path, tmp_path: Path, capsys: pytest.
 def test_label_noise_of_a_dataset_on_disk(parquet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, "data", "noise", parquet, "--json")
     assert found["configurations"] == 90
+    rounds: dict[str, list[float]] = {}
+    for row in dataset(models=3, repetitions=2, steps=10):
+        assert row.step_time_s is not None
+        rounds.setdefault(row.config_key, []).append(row.step_time_s)
+    expected = statistics.mean(abs(first / second - 1) for first, second in rounds.values())
+    assert found["label_noise"] == pytest.approx(expected)
 
 
 @pytest.mark.slow
-def test_an_evaluation_with_its_figures(parquet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = shown(capsys, "evaluate", "--dataset", parquet, "--plots", tmp_path / "plots", "--json")
+@pytest.mark.parametrize("gap_s", [0.0, 30.0])
+def test_an_evaluation_with_its_figures(gap_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = dataset(families=["mlp", "cnn", "transformer"], models=4, batches=[4, 64], steps=10)
+    with open_store("sqlite://") as store:
+        for number, row in enumerate(rows):
+            store.append(dataclasses.replace(row, created_at=1.7e9 + number * gap_s))
+        export_parquet(store, tmp_path / "rows.parquet")
+    found = shown(capsys, "evaluate", "--dataset", tmp_path / "rows.parquet", "--plots", tmp_path / "plots", "--json")
     assert set(found["splits"]) == {"random_by_model", "leave_one_family_out", "largest_fifth", "leave_one_machine_out"}
+    # Rows 30 s apart take half a minute each; rows without a distance do not tell how long profiling takes.
+    assert [point["minutes"] for point in found["learning_curve"]] == [
+        pytest.approx(point["configurations"] / 2) if gap_s else None for point in found["learning_curve"]
+    ]
+    assert found["learning_curve"][-1]["mape"] < 0.5
     drawn = sorted(path.name for path in (tmp_path / "plots").iterdir())
     assert drawn == ["errors_by_family.png", "errors_by_split.png", "learning_curve.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())

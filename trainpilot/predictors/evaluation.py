@@ -55,7 +55,8 @@ def evaluate(
         ``median_ape``, ``p90_ape`` (fractions), ``coverage`` and ``median_relative_width`` of the intervals (None for
         methods that give none), and ``by_family``: the mean error of each. ``settings_regret``: see there; once for
         float32 alone and once for all compute types, None where too few steps were measured at several settings.
-        ``learning_curve``: error on unseen models after some ``configurations``, which took so many ``minutes``.
+        ``learning_curve``: error on unseen models after some ``configurations``, which took so many ``minutes``
+        (None where the rows do not tell).
 
     Raises:
         UsageError: A split or method has no such name.
@@ -111,18 +112,20 @@ def _learning_curve(frame: pd.DataFrame, labels: Labels, level: float, n_jobs: i
         train = np.array(order[:size])
         model = TargetModel(STEP_TIME, level, n_jobs).fit(labels.table.take(train), times[train], labels.figures)
         errors = np.log(times[fold.held] / model.predict(labels.table.take(fold.held)))
-        points.append({"configurations": size, "minutes": size * each_s / 60, **errors_of(errors)})
+        minutes = None if each_s is None else size * each_s / 60
+        points.append({"configurations": size, "minutes": minutes, **errors_of(errors)})
     return points
 
 
-def _seconds_a_configuration(frame: pd.DataFrame) -> float:
-    """Median time from one row of a sweep to the next, times the rounds of a configuration."""
+def _seconds_a_configuration(frame: pd.DataFrame) -> float | None:
+    """Median time from one row of a sweep to the next, times the rounds of a configuration; None if unknown."""
     rows = frame.sort_values("created_at")
     gaps = np.diff(rows["created_at"].to_numpy(dtype=float))
     same_sweep = (rows["sweep_id"].to_numpy()[1:] == rows["sweep_id"].to_numpy()[:-1]) if len(rows) > 1 else []
     gaps = gaps[np.asarray(same_sweep, dtype=bool)]
     rounds = len(rows) / max(1, rows["config_key"].nunique())
-    return float(np.median(gaps) * rounds) if len(gaps) else 0.0
+    middle = float(np.median(gaps)) if len(gaps) else 0.0
+    return middle * rounds if middle > 0 else None
 
 
 _WHY_SKIPPED = {

@@ -93,10 +93,12 @@ def _learning_curve(points: list[Mapping[str, Any]]) -> Any:
     figure = Figure(figsize=(6, 4))
     axes = figure.add_subplot()
     minutes = [point["minutes"] for point in points]
+    timed = None not in minutes
+    at = minutes if timed else [point["configurations"] for point in points]
     for key, label in (("mape", "mean"), ("median_ape", "median")):
-        axes.plot(minutes, [100 * point[key] for point in points], marker="o", label=label)
+        axes.plot(at, [100 * point[key] for point in points], marker="o", label=label)
     axes.set_xscale("log")
-    axes.set_xlabel("minutes of profiling")
+    axes.set_xlabel("minutes of profiling" if timed else "profiled configurations")
     axes.set_ylabel("error on unseen models in %")
     axes.legend()
     return figure

@@ -84,7 +84,7 @@ def _print_evaluation(result: dict[str, Any]) -> None:
             [
                 [
                     str(point["configurations"]),
-                    f"{point['minutes']:.1f}",
+                    "-" if point["minutes"] is None else f"{point['minutes']:.1f}",
                     _percent(point["mape"]),
                     _percent(point["median_ape"]),
                 ]

@@ -153,7 +153,16 @@ def print_noise(
         )
     if as_json:
         entries = [dataclasses.asdict(entry) for entry in report.entries]
-        print_json({"schema": 1, "label_noise": report.label_noise, "entries": entries})
+        print_json(
+            {
+                "schema": 1,
+                "label_noise": report.label_noise,
+                "configurations": report.configurations,
+                "contended": report.contended,
+                "excluded": report.excluded,
+                "entries": entries,
+            }
+        )
         return
     print_table(
         ["statistic", ">rounds", "group", ">pairs", ">mean", ">median", ">90th percentile"],
