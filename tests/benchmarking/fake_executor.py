@@ -44,7 +44,7 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
         "status": "ok",
         "reason": "",
         # The worker that answered, for tests of when it is replaced.
-        "labels": LABELS | {"data_time_s": float(os.getpid())} | (task["trace"] or {}),
+        "labels": LABELS | {"data_time_s": float(os.getpid())} | (task.get("trace") or {}),
         "operators": [],
         "contended": "",
         "skipped": "",

@@ -1,4 +1,5 @@
 import time
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ class Session:
 
 
 def groups():
-    return [OpGroup("forward", "aten.addmm", "matmul", 1, 128, 10, 10, {})]
+    return [asdict(OpGroup("forward", "aten.addmm", "matmul", 1, 128, 10, 10, {}))]
 
 
 def test_calls_of_each_phase_are_counted():

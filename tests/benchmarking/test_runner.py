@@ -213,7 +213,7 @@ def test_the_remaining_time_is_that_of_the_rows_and_never_above_the_budget(tmp_p
     progress = []
     sweep = sweep_of(tmp_path, [1, 2, 3, 4])
     monkeypatch.setattr(runner_module.time, "monotonic", lambda: 100.0)
-    sweep_run = runner_module._SweepRun(sweep, site(), Rows(), budget_s, progress.append, FAKE)
+    sweep_run = runner_module._SweepRun(sweep, site(), Rows(), budget_s, progress.append, FAKE, None)
     sweep_run._summary.total = 4
     sweep_run._row_times.append(2.0)  # a worker's start would not be among them
     sweep_run._counts["ok"] = 1
@@ -226,9 +226,9 @@ def test_a_busy_machine_ends_the_repetitions(tmp_path, monkeypatch):
     asked = []
     right = runner_module._SweepRun._ask
 
-    def ask(self, configuration, repetition):
-        asked.append(configuration.workload["batch_size"])
-        return right(self, configuration, repetition) | {"contended": "something else"}
+    def ask(self, planned):
+        asked.append(planned.configuration.workload["batch_size"])
+        return right(self, planned) | {"contended": "something else"}
 
     monkeypatch.setattr(runner_module._SweepRun, "_ask", ask)
     summary, sink = run(sweep_of(tmp_path, list(range(1, 9)), extra="repeat_contended = 5"))
@@ -240,9 +240,9 @@ def test_under_a_budget_new_rows_come_before_repetitions(tmp_path, monkeypatch):
     asked = []
     right = runner_module._SweepRun._ask
 
-    def ask(self, configuration, repetition):
-        asked.append((configuration.workload["batch_size"], repetition))
-        return right(self, configuration, repetition)
+    def ask(self, planned):
+        asked.append((planned.configuration.workload["batch_size"], planned.repetition))
+        return right(self, planned)
 
     monkeypatch.setattr(runner_module._SweepRun, "_ask", ask)
     sweep = sweep_of(tmp_path, [1, fake.IS_CONTENDED], rounds=2, extra="repeat_contended = 1")

@@ -337,7 +337,9 @@ def test_spread_that_the_control_workload_shares_is_not_noise():
     turns = [0.01] * 4 + [0.015] + [0.02] * 5
     timing = timed_in_turns(turns, [0.001] * 5 + [0.002] * 6)
     assert not timing.noisy
-    assert timing.step_time_s == pytest.approx(0.02)  # every window is ten control times, and their median is 0.002 s
+    # Every window is ten times the control runs around it: four of 0.001 s, one of 0.0015 s, five of 0.002 s.
+    assert timing.control_time_s == pytest.approx(0.00175)
+    assert timing.step_time_s == pytest.approx(0.0175)
     assert timing.quantiles_s["min"] == pytest.approx(0.01)  # as they were
     assert timing.quantiles_s["p25"] == pytest.approx(0.01)
     assert timing.quantiles_s["max"] == pytest.approx(0.02)
@@ -347,6 +349,26 @@ def test_the_same_spread_beside_a_steady_control_workload_is_noise():
     timing = timed_in_turns([0.01] * 4 + [0.015] + [0.02] * 5, [0.001] * 11)
     assert timing.noisy
     assert timing.step_time_s == pytest.approx(0.0175)
+
+
+def test_single_slow_control_runs_do_not_move_the_label():
+    # Every third control run is caught by something: two thirds of the windows have one beside them.
+    timing = timed_in_turns([0.01] * 10, [0.001, 0.009, 0.001] * 3 + [0.001, 0.009])
+    assert timing.step_time_s == pytest.approx(0.01)
+    assert timing.control_time_s == pytest.approx(0.005)
+
+
+@given(
+    st.lists(st.floats(0.005, 0.05), min_size=9, max_size=9), st.lists(st.floats(1e-4, 0.1), min_size=10, max_size=10)
+)
+def test_the_label_is_never_outside_the_windows(turns, controls):
+    clock = FakeClock()
+    limits = TimingLimits(target_s=1e-9, warmup_s=0.0, max_s=1e9, min_windows=9, max_windows=9, min_window_s=0.001)
+    around = iter(controls)
+    step = clock.step([0.01, 0.01, *turns], 1e9)
+    timing = measure_steps(step, nothing, clock=clock, tick_s=0.0, limits=limits, control=lambda: next(around))
+    found = timing.quantiles_s
+    assert found["min"] * (1 - 1e-9) <= timing.step_time_s <= found["max"] * (1 + 1e-9)
 
 
 def test_spread_of_the_control_workload_alone_is_noise():

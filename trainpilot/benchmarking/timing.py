@@ -99,7 +99,7 @@ class StepTiming:
         involuntary_switches: Involuntary context switches during the windows, or None.
         energy_j: Energy per step, or None without a meter.
         stepping_s: Time in the first step, warm-up and windows.
-        control_time_s: Median time of the control workload between the windows, or None without one.
+        control_time_s: Median over the windows of the control workload's time around them, or None without one.
     """
 
     invalid: str = ""
@@ -180,8 +180,11 @@ def measure_steps(
             return StepTiming(invalid=invalid, first_step_s=first or None, stepping_s=run.total_s)
     times = [length / count for length in lengths]
     steps = count * len(times)
-    typical = quantile(controls, 0.5) if controls else None
-    steadied = times if typical is None else _controlled(times, controls, typical)
+    # Of the control runs before and after a window the mean counts. Their typical time is the median of these means,
+    # not of the runs: a few slow ones raise most means, and the label would be below all windows.
+    around = [(before + after) / 2 for before, after in itertools.pairwise(controls)]
+    typical = quantile(around, 0.5) if around else None
+    steadied = times if typical is None else _controlled(times, around, typical)
     label = label_of(steadied, statistic)
     coarse = quantile(lengths, 0.5) < TICKS_PER_WINDOW * tick * (1 - 1e-9)
     invalid = _rate_problem(label, flops, peak_flops_per_s)
@@ -204,10 +207,9 @@ def measure_steps(
     )
 
 
-def _controlled(times: Sequence[float], controls: Sequence[float], typical: float) -> list[float]:
-    """Each window as it would have been under typical conditions, by the control runs before and after it."""
-    around = itertools.pairwise(controls)
-    return [time * 2 * typical / (before + after) for time, (before, after) in zip(times, around, strict=True)]
+def _controlled(times: Sequence[float], around: Sequence[float], typical: float) -> list[float]:
+    """Each window as it would have been under typical conditions, by the control time around it."""
+    return [time * typical / control for time, control in zip(times, around, strict=True)]
 
 
 def _spread_too_far(times: Sequence[float]) -> bool:
