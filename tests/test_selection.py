@@ -150,7 +150,7 @@ def test_d01_one_off_cost_decides_a_short_job():
     [({"float32": 7.2, "bfloat16": 1.6, "float16": 189.0}, "bfloat16"), ({"float32": 1.6, "bfloat16": 7.2}, "float32")],
 )
 def test_d05_dtype_choice_follows_the_probe(monkeypatch, times_ms, expected):
-    def predict(workload, backend="cpu", *, settings=None, profile=None, predictor=None):
+    def predict(workload, backend="cpu", *, settings=None, profile=None, predictor=None, probe=False):
         milliseconds = times_ms.get(settings.dtype)
         return unknown(backend) if milliseconds is None else prediction(backend, milliseconds, source="analytic")
 
@@ -164,7 +164,7 @@ def test_d05_dtype_choice_follows_the_probe(monkeypatch, times_ms, expected):
 
 
 def test_d05_unsupported_dtype_is_excluded_with_its_reason(monkeypatch):
-    def predict(workload, backend="cpu", *, settings=None, profile=None, predictor=None):
+    def predict(workload, backend="cpu", *, settings=None, profile=None, predictor=None, probe=False):
         if settings.dtype == "float16":
             raise UnsupportedError("conv2d has no float16 kernel on cpu")
         return prediction(backend, 1.0)

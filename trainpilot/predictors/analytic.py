@@ -59,6 +59,10 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n_features_in_: Number of parts.
     """
 
+    common_: NDArray[np.float64]
+    deviations_: dict[Factor, NDArray[np.float64]]
+    n_features_in_: int
+
     def __init__(
         self,
         level_spread: float = 2.3,
@@ -233,8 +237,7 @@ def _holds(factor: Factor, keys: Sequence[tuple[Any, ...]]) -> NDArray[np.float6
 
 def _precision(level: float, spreads: NDArray[np.float64]) -> NDArray[np.float64]:
     """Inverse of the covariance of a common level and independent deviations, shape (parts, parts)."""
-    inverse: NDArray[np.float64] = np.linalg.inv(level**2 + np.diag(spreads**2))
-    return inverse
+    return np.asarray(np.linalg.inv(level**2 + np.diag(spreads**2)), dtype=np.float64)
 
 
 def _solve(

@@ -57,7 +57,7 @@ def settings_regret(
             continue
         least = times[rows].min()
         choice = rows[int(np.argmin(predicted[rows]))]
-        usual = max(rows, key=lambda row: _likeness_to_default(table.context[row]))
+        usual = max(rows, key=lambda row: _likeness_to_default(table.context[int(row)]))
         chosen.append(times[choice] / least - 1)
         default.append(times[usual] / least - 1)
         best += times[choice] == least

@@ -91,11 +91,12 @@ def _variants(
     """Every combination of the execution settings that were asked for, the workload's own first."""
     from trainpilot.backends import ExecutionSettings
 
+    counts: list[int | None] = [*threads] if threads else [None]
     return [
         ExecutionSettings(threads=count, dtype=dtype, memory_format=memory_format)
         for dtype in dict.fromkeys([workload.dtype, *(dtypes or ())])
         for memory_format in dict.fromkeys(memory_formats or ["contiguous"])
-        for count in dict.fromkeys(threads or [None])
+        for count in dict.fromkeys(counts)
     ]
 
 
