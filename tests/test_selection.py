@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trainpilot.backends import Backend, DeviceInfo, ExecutionSettings, Usability
 from trainpilot.errors import (
     BackendUnusableError,
+    MeasurementError,
     NoDataError,
     ObservationError,
     UnknownNameError,
@@ -29,6 +30,7 @@ from trainpilot.selection import (
     select,
     usable_backend,
 )
+from trainpilot.selection.machine import predict_under_load
 from trainpilot.workload import Workload
 
 MACHINE_MODULE = "trainpilot.selection.machine"
@@ -161,6 +163,31 @@ def test_d05_dtype_choice_follows_the_probe(monkeypatch, times_ms, expected):
     assert selection.backend == "cpu"
     unmeasured = [reason for reason in selection.excluded.values() if reason.startswith("no data")]
     assert len(unmeasured) == 3 - len(times_ms)
+
+
+def test_a_candidate_that_cannot_be_probed_is_excluded_with_its_reason(monkeypatch):
+    def predict(workload, backend="cpu", *, settings=None, profile=None, predictor=None, probe=False):
+        assert probe
+        if settings.dtype == "float32":
+            raise MeasurementError("the workload is not probed: its step needs about 90.0 GiB")
+        return prediction(backend, 1.0)
+
+    monkeypatch.setattr("trainpilot.predictors.predict", predict)
+    variants = [ExecutionSettings(threads=1, dtype=dtype) for dtype in ("float32", "bfloat16")]
+    selection = select(
+        WORKLOAD, backends=[FakeBackend("cpu")], settings=variants, hardware_state=IDLE, profile=PROFILE, probe=True
+    )
+    assert selection.settings == variants[1]
+    assert list(selection.excluded.values()) == ["the workload is not probed: its step needs about 90.0 GiB"]
+
+
+@pytest.mark.parametrize("source", ["measured", "learned"])
+def test_a_probe_ran_beside_the_load_already(monkeypatch, source):
+    found = prediction("cpu", 1.0, source=source)
+    monkeypatch.setattr("trainpilot.predictors.predict", lambda *args, **options: found)
+    one = ExecutionSettings(threads=1)
+    loaded = predict_under_load(WORKLOAD, FakeBackend("cpu"), 1.0, settings=one, profile=PROFILE, probe=True)
+    assert (loaded == found) == (source == "measured")
 
 
 def test_d05_unsupported_dtype_is_excluded_with_its_reason(monkeypatch):

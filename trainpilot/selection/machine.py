@@ -10,7 +10,14 @@ from typing import Any
 
 from trainpilot import predictors, rules
 from trainpilot.backends import Backend, ExecutionSettings, candidate_backends, get_backend
-from trainpilot.errors import BackendUnusableError, NoDataError, ObservationError, UnsupportedError, UsageError
+from trainpilot.errors import (
+    BackendUnusableError,
+    MeasurementError,
+    NoDataError,
+    ObservationError,
+    UnsupportedError,
+    UsageError,
+)
 from trainpilot.hardware import usable_cores
 from trainpilot.predictors import Prediction
 from trainpilot.profiling import WorkloadProfile
@@ -75,6 +82,8 @@ def predict_under_load(
         found = predictors.predict(workload, backend.name, settings=settings, profile=profile, probe=probe)
     except NoDataError as error:
         return unknown_prediction(backend.name, str(error))
+    if found.source == "measured":  # the probe ran beside the same load
+        return found
     if backend.name == "cpu":
         cores = usable_cores()
         threads = cores if settings is None or settings.threads is None else settings.threads
@@ -120,7 +129,6 @@ def select(
         probe: Run a few real steps on each candidate of which the prediction alone says too little.
 
     Raises:
-        MeasurementError: A probe would not fit into memory, or gave no time.
         UnknownNameError: A backend or the objective does not exist.
         UsageError: ``workload`` is no Workload, ``backends`` or ``settings`` is empty, a limit is not above 0, or more
             threads are asked for than there are usable cores.
@@ -152,7 +160,7 @@ def select(
             predictions[label] = predict_under_load(
                 workload, backend, utilization, settings=variant, profile=profile, probe=probe
             )
-        except UnsupportedError as error:
+        except (UnsupportedError, MeasurementError) as error:
             excluded[label] = str(error)
             continue
         available = backend.info().memory_available_bytes if memory_limit_bytes is None else memory_limit_bytes
