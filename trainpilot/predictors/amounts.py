@@ -43,8 +43,7 @@ _FILLS = frozenset(_names("fill zero zeros zeros_like ones ones_like full full_l
 _SCATTERED = frozenset(
     _names("""
         index index_select gather scatter scatter_add index_add index_put _index_put_impl _unsafe_index
-        _unsafe_index_put slice_backward select_backward tril triu roll flip constant_pad_nd take put masked_select
-        masked_scatter repeat repeat_interleave
+        _unsafe_index_put take put masked_select masked_scatter
     """)
 )
 _STREAMS = (
@@ -71,7 +70,7 @@ AMOUNTS: tuple[str, ...] = (
     *(f"conv.{kind}.{step}.flops" for kind in _CONV_KINDS for step in _CONV_PASSES),
     *(f"conv.{step}.{what}" for step in _CONV_PASSES for what in ("padding", "input", "output", "weight", "calls")),
     "conv.groups",
-    *(f"depthwise.{step}.{what}" for step in _CONV_PASSES for what in ("flops", "input", "output", "calls")),
+    *(f"depthwise.{step}.{what}" for step in _CONV_PASSES for what in ("flops", "input", "output", "planes", "calls")),
     *(
         f"attention.{way}.{what}"
         for way in DIRECTIONS
@@ -185,7 +184,9 @@ def _conv(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]:
         yield f"{place}.input", inputs
         yield f"{place}.output", outputs
         yield f"{place}.calls", calls
-        if not depthwise:
+        if depthwise:
+            yield f"{place}.planes", calls * shape["n"] * shape["cin"]
+        else:
             yield f"{place}.padding", flops * padded
             yield f"{place}.weight", weights
     if groups > 1 and not depthwise:

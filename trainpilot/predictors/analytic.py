@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.linalg
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from trainpilot.errors import NotFittedError, PredictorError
@@ -23,6 +24,7 @@ Factor = tuple[int, Any]
 
 _ITERATIONS = 60
 _HUBER = 2.0  # residuals beyond this many noise widths count linearly: a bad label must not move a price
+_TOLERANCE = 2e-4  # of the loss: what it falls by after that is far below the noise of any label
 _LARGEST_STEP = 3.0  # of one Gauss-Newton step, in log units
 
 
@@ -293,7 +295,7 @@ def _solve(
                 hessian[at, other] += block
                 if first != second:
                     hessian[other, at] += block.T
-        step = np.linalg.solve(hessian, gradient)
+        step = scipy.linalg.solve(hessian, gradient, assume_a="pos", check_finite=False)
         scale = min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-12))
         while True:
             trial = theta + scale * step
@@ -301,7 +303,7 @@ def _solve(
             if trial_loss <= loss or scale < 1e-6:
                 break
             scale /= 2
-        done = loss - trial_loss < 1e-6 * max(1.0, loss)
+        done = loss - trial_loss < _TOLERANCE * max(1.0, loss)
         if trial_loss <= loss:
             theta, loss, residual, shares = trial, trial_loss, trial_residual, trial_shares
         if done:

@@ -57,7 +57,9 @@ def additive(train: WorkTable, y: NDArray[np.float64], test: WorkTable, figures:
 
 def fine_additive(train: WorkTable, y: NDArray[np.float64], test: WorkTable, figures: Figures) -> NDArray[np.float64]:
     """The additive part of the predictor alone: several amounts for each kind of operator."""
-    model = AdditiveModel(term_spread=SPREADS).fit(fine_step_s(train, figures), y, train.context)
+    model = AdditiveModel(term_spread=SPREADS, context_spread=0.6, noise=0.1).fit(
+        fine_step_s(train, figures), y, train.context
+    )
     return model.predict(fine_step_s(test, figures), test.context)
 
 

@@ -28,6 +28,7 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         depth: Depth of a tree.
         learning_rate: Shrinkage of each tree.
         min_child_weight: Least number of rows in a leaf.
+        row_share: Part of the rows that each tree sees.
         rising: Names of features with which the prediction may only rise.
         limit: Largest correction on log-time, either way.
         n_jobs: Threads; default: the usable cores (affinity and cgroup quota).
@@ -39,10 +40,11 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        trees: int = 150,
-        depth: int = 3,
-        learning_rate: float = 0.08,
+        trees: int = 300,
+        depth: int = 4,
+        learning_rate: float = 0.05,
         min_child_weight: float = 5.0,
+        row_share: float = 0.7,
         rising: Sequence[str] = (),
         limit: float = 1.0,
         n_jobs: int | None = None,
@@ -51,6 +53,7 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.depth = depth
         self.learning_rate = learning_rate
         self.min_child_weight = min_child_weight
+        self.row_share = row_share
         self.rising = rising
         self.limit = limit
         self.n_jobs = n_jobs
@@ -77,6 +80,7 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "max_depth": self.depth,
             "eta": self.learning_rate,
             "min_child_weight": self.min_child_weight,
+            "subsample": self.row_share,
             "tree_method": "hist",
             "base_score": 0.0,  # no correction where the trees say nothing
             "monotone_constraints": dict.fromkeys(self.rising, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections import Counter
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # No step of a training run takes a day: such a label is a fault of the clock or the unit.
 LONGEST_STEP_S = 86_400.0
 LEAST_QUIET_CONFIGURATIONS = 8
+_LEAST_REPETITIONS = 30
+_LARGEST_DRIFT = 1.0  # log units between two rounds; what differs more has another cause
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ def clean(frame: pd.DataFrame) -> Labels:
         else:
             kept.append(row)
     usual = _usual_controls(kept)
-    kept = [_without_drift(row, usual) for row in kept]
+    exponents = {place: _drift_exponent([row for row in kept if _place(row) == place]) for place in usual}
+    kept = [_without_drift(row, usual, exponents) for row in kept]
     quiet = [row for row in kept if not row.get("contended")]
     # Under contention threads wait for each other and a step takes up to hundreds of times as long, so such labels
     # are left out, unless there is hardly anything else.
@@ -81,7 +85,8 @@ def clean(frame: pd.DataFrame) -> Labels:
         kept = quiet
     groups = _by_configuration(kept)
     for key, rows in groups.items():
-        steady = [row for row in rows if not row.get("noisy") and not row.get("contended")]
+        # Where a control ran between the windows, their spread is not that of the label.
+        steady = [row for row in rows if not row.get("contended") and (not row.get("noisy") or _control_time(row) > 0)]
         if steady and len(steady) < len(rows):
             dropped["disturbed, and another repetition is not"] += len(rows) - len(steady)
             groups[key] = steady
@@ -112,7 +117,24 @@ def _usual_controls(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {place: float(np.median(times)) for place, times in sorted(found.items())}
 
 
-def _without_drift(row: dict[str, Any], usual: dict[str, float]) -> dict[str, Any]:
+def _drift_exponent(rows: list[dict[str, Any]]) -> float:
+    """How far steps follow the control workload: the slope of the logarithms between two rounds of one configuration.
+
+    1 if a step slows down as much as the control does. Fewer repetitions than tell it leave it at 1.
+    """
+    steps, controls = [], []
+    for repeated in _by_configuration([row for row in rows if _control_time(row)]).values():
+        for first, second in itertools.pairwise(repeated):
+            steps.append(math.log(first["step_time_s"] / second["step_time_s"]))
+            controls.append(math.log(_control_time(first) / _control_time(second)))
+    y, x = np.array(steps), np.array(controls)
+    usable = (np.abs(y) < _LARGEST_DRIFT) & (np.abs(x) < _LARGEST_DRIFT)
+    if usable.sum() < _LEAST_REPETITIONS or not (x[usable] ** 2).sum() > 0:
+        return 1.0
+    return float(np.clip((x[usable] @ y[usable]) / (x[usable] @ x[usable]), 0.0, 1.0))
+
+
+def _without_drift(row: dict[str, Any], usual: dict[str, float], exponents: dict[str, float]) -> dict[str, Any]:
     """A row with the step time as it would have been under the usual conditions of its machine.
 
     On a shared host everything takes longer for minutes on end, the control workload of each row too.
@@ -120,7 +142,8 @@ def _without_drift(row: dict[str, Any], usual: dict[str, float]) -> dict[str, An
     control = _control_time(row)
     if not control:
         return row
-    return {**row, "step_time_s": row["step_time_s"] * usual[_place(row)] / control}
+    place = _place(row)
+    return {**row, "step_time_s": row["step_time_s"] * (usual[place] / control) ** exponents[place]}
 
 
 def _control_time(row: dict[str, Any]) -> float:

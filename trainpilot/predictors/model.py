@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # With fewer models than this, trees can only learn them by heart.
 _LEAST_MODELS_FOR_TREES = 8
+# What bfloat16 or another number of threads changes may be a factor of several where kernels differ.
+_SETTING_SPREAD = 0.6
 # Held out at each end of the sizes, so that the error of going beyond the data is known even from a small sweep.
 _EXTRAPOLATED_SHARE = 1 / 3
 
@@ -109,7 +111,9 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         start: AdditiveModel | None = None,
     ) -> tuple[AdditiveModel, BoostedResidual | None]:
         parts = self.target.parts(table, self.figures_)
-        additive = AdditiveModel(term_spread=self.target.spreads).fit(parts, labels, table.context, start)
+        additive = AdditiveModel(
+            term_spread=self.target.spreads, context_spread=_SETTING_SPREAD, noise=self.target.noise
+        ).fit(parts, labels, table.context, start)
         if not self.target.boosted or len(set(table.model_hash)) < _LEAST_MODELS_FOR_TREES:
             return additive, None
         residual = np.log(labels / additive.predict(parts, table.context))

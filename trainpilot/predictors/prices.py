@@ -118,7 +118,7 @@ def _start_of(name: str) -> _Start:
         return _Start((Price("conv_flops_per_s", 0.5),), 1.0)
     if last == "calls" and kind in ("conv", "depthwise"):
         return _dispatch(5.0)
-    if last == "rows":
+    if last in ("rows", "planes"):
         return _dispatch(0.005, 1.5)
     if last == "heads":
         return _dispatch(0.1, 1.5)

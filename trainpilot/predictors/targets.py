@@ -32,6 +32,7 @@ class Target:
         parts: ``parts(table, figures)`` gives them at their starting prices, shape (n, parts).
         spreads: Standard deviation of the true price of each part around the starting one, in log units; one number
             if it is the same for all.
+        noise: Standard deviation of the logarithm of a label around the sum of the parts.
         boosted: Whether a boosted correction is fitted.
     """
 
@@ -40,6 +41,7 @@ class Target:
     part_names: tuple[str, ...]
     parts: Callable[[WorkTable, Figures], NDArray[np.float64]]
     spreads: float | tuple[float, ...] = 0.5
+    noise: float = 0.2
     boosted: bool = False
 
 
@@ -89,7 +91,7 @@ def _energy_parts(table: WorkTable, figures: Figures) -> NDArray[np.float64]:
     return np.column_stack([priced[:, mask].sum(axis=1) * 50.0 for mask in kinds])
 
 
-STEP_TIME = Target("step_time_s", "s", AMOUNTS, fine_step_s, spreads=SPREADS, boosted=True)
+STEP_TIME = Target("step_time_s", "s", AMOUNTS, fine_step_s, spreads=SPREADS, noise=0.1, boosted=True)
 SETUP_TIME = Target("setup_time_s", "s", ("model", "layers", "param_bytes", "first_step"), _setup_parts)
 PEAK_MEMORY = Target("peak_memory_bytes", "bytes", ("libraries", "traced_peak"), _memory_parts)
 ENERGY = Target("energy_j", "J", ("arithmetic", "traffic", "overhead"), _energy_parts)
