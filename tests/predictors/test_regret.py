@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -21,29 +22,60 @@ def at_two_settings(factor):
     ]
 
 
-def test_a_setting_that_is_always_faster_is_always_chosen():
-    found = settings_regret(clean(frame(at_two_settings(0.5))), n_jobs=1)
+def test_right_predictions_have_no_regret():
+    labels = clean(frame(at_two_settings(0.5)))
+    found = settings_regret(labels, labels.values["step_time_s"])
     assert found["steps"] == 30
-    assert found["mean"] == pytest.approx(0.0)
+    assert found["mean"] == found["p90"] == 0.0
     assert found["best_chosen"] == 1.0
     assert found["default"] == pytest.approx(0.0)  # two threads are the default
 
 
 def test_a_default_that_is_slower_costs_what_it_costs():
-    found = settings_regret(clean(frame(at_two_settings(1.25))), n_jobs=1)
+    labels = clean(frame(at_two_settings(1.25)))
+    found = settings_regret(labels, labels.values["step_time_s"])
     assert found["default"] == pytest.approx(0.25)
-    assert found["mean"] == pytest.approx(0.0)
+    assert found["mean"] == 0.0
+
+
+def test_a_predictor_that_is_always_wrong_pays_the_difference():
+    labels = clean(frame(at_two_settings(0.5)))
+    found = settings_regret(labels, 1.0 / labels.values["step_time_s"])
+    assert found["mean"] == pytest.approx(1.0)
+    assert found["best_chosen"] == 0.0
+
+
+def test_a_predictor_that_is_wrong_for_a_third_of_the_steps():
+    labels = clean(frame(at_two_settings(0.5)))
+    predicted = labels.values["step_time_s"].copy()
+    wrong = {name for number, name in enumerate(sorted(set(labels.table.model_hash))) if number % 3 == 0}
+    for row, model in enumerate(labels.table.model_hash):
+        if model in wrong:
+            predicted[row] = 1.0 / predicted[row]
+    found = settings_regret(labels, predicted)
+    assert found["mean"] == pytest.approx(1.0 / 3)
+    assert found["best_chosen"] == pytest.approx(2.0 / 3)
 
 
 def test_without_alternatives_there_is_no_regret():
-    assert settings_regret(clean(frame(dataset(models=2, batches=(8,)))), n_jobs=1) is None
+    alone = clean(frame(dataset(models=2, batches=(8,))))
+    assert settings_regret(alone, alone.values["step_time_s"]) is None
     few = clean(frame([row for row in at_two_settings(0.5) if row.family == "mlp"]))
-    assert settings_regret(few, n_jobs=1) is None
+    assert settings_regret(few, few.values["step_time_s"]) is None
+
+
+def test_steps_that_were_never_held_out_do_not_count():
+    labels = clean(frame(at_two_settings(0.5)))
+    predicted = labels.values["step_time_s"].copy()
+    predicted[labels.table.family == "mlp"] = math.nan
+    assert settings_regret(labels, predicted)["steps"] == 27
 
 
 def test_only_allowed_types_are_compared():
     rows = at_two_settings(0.5)
     half = [dataclasses.replace(row, dtype="bfloat16", row_id=f"{row.row_id}h", step_time_s=1e-6) for row in rows]
-    found = settings_regret(clean(frame(rows + half)), n_jobs=1, dtypes=("float32",))
+    labels = clean(frame(rows + half))
+    found = settings_regret(labels, labels.values["step_time_s"], dtypes=("float32",))
     assert found["steps"] == 30
     assert found["default"] == pytest.approx(0.0)
+    assert settings_regret(labels, labels.values["step_time_s"])["default"] > 100

@@ -82,7 +82,6 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X: NDArray[np.float64],  # noqa: N803 (scikit-learn's name)
         y: NDArray[np.float64],
         contexts: Sequence[Any] | NDArray[np.object_] | None = None,
-        start: AdditiveModel | None = None,
     ) -> AdditiveModel:
         """Fit the corrections.
 
@@ -91,7 +90,6 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             y: Labels above 0, shape (n,).
             contexts: Context of each row, shape (n,): tuples of settings, or one hashable setting each; default: one
                 for all.
-            start: A model of nearly the same rows, from which the search begins.
 
         Raises:
             PredictorError: A value is not finite or below 0, or there is no row.
@@ -102,15 +100,17 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         factors = _factors(keys)
         masks = np.column_stack([np.ones(len(parts)), *(_holds(factor, keys) for factor in factors)])
         spreads = np.broadcast_to(np.asarray(self.term_spread, dtype=float), (count,))
-        setting = _precision(self.context_spread, np.full(count, self.context_spread))
-        precisions = [_precision(self.level_spread, spreads), *[setting] * len(factors)]
+        # Parts that no row has follow from the others exactly, so they need not be searched.
+        seen = parts.any(axis=0)
+        levels = [self.level_spread, *[self.context_spread] * len(factors)]
+        deviations = [np.array(spreads), *[np.full(count, self.context_spread)] * len(factors)]
+        precisions = [_precision(level, each[seen]) for level, each in zip(levels, deviations, strict=True)]
         begin = np.zeros((1 + len(factors), count))
         begin[0] = float(np.median(np.log(target / parts.sum(axis=1))))
-        if start is not None and start.n_features_in_ == count:
-            begin[0] = start.common_
-            for row, factor in enumerate(factors, 1):
-                begin[row] = start.deviations_.get(factor, 0.0)
-        found = _solve(parts, target, masks, precisions, begin, self.noise)
+        solved = _solve(parts[:, seen], target, masks, precisions, begin[:, seen], self.noise)
+        found = [
+            _unseen(level, each, seen, values) for level, each, values in zip(levels, deviations, solved, strict=True)
+        ]
         self.n_features_in_ = count
         self.common_ = found[0]
         self.deviations_ = dict(zip(factors, found[1:], strict=True))
@@ -239,7 +239,20 @@ def _holds(factor: Factor, keys: Sequence[tuple[Any, ...]]) -> NDArray[np.float6
 
 def _precision(level: float, spreads: NDArray[np.float64]) -> NDArray[np.float64]:
     """Inverse of the covariance of a common level and independent deviations, shape (parts, parts)."""
-    return np.asarray(np.linalg.inv(level**2 + np.diag(spreads**2)), dtype=np.float64)
+    # Sherman and Morrison: the covariance is a diagonal plus one outer product.
+    own = 1.0 / spreads**2
+    inverse: NDArray[np.float64] = np.diag(own) - np.outer(own, own) / (level**-2 + own.sum())
+    return inverse
+
+
+def _unseen(
+    level: float, spreads: NDArray[np.float64], seen: NDArray[np.bool_], found: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """All corrections of a block: those of parts that no row has are the level that the others tell, shape (parts,)."""
+    own = 1.0 / spreads[seen] ** 2
+    everywhere: NDArray[np.float64] = np.full(len(spreads), float(own @ found / (level**-2 + own.sum())))
+    everywhere[seen] = found
+    return everywhere
 
 
 def _solve(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainpilot.predictors.table import WorkTable
 
 OURS = "trainpilot"
-_CURVE_SIZES = (12, 25, 50, 100, 200, 400, 800, 1600, 3200)
+_CURVE_SIZES = (12, 25, 50, 100, 200, 400, 800)
 SPLITS = ("random_by_model", "leave_one_family_out", "largest_fifth", "leave_one_machine_out")
 
 
@@ -79,19 +79,24 @@ def evaluate(
         "level": level,
         "splits": {},
     }
+    predicted: dict[str, NDArray[np.float64]] = {}
     for split in splits:
         folds = _folds(split, labels)
         if not folds:
             result["splits"][split] = {"skipped": _WHY_SKIPPED[split]}
             continue
+        found = {name: _evaluate_method(name, labels, folds, level, n_jobs) for name in methods}
         result["splits"][split] = {
             "groups": len(folds),
-            "methods": {name: _evaluate_method(name, labels, folds, level, n_jobs) for name in methods},
+            "methods": {name: metrics for name, (metrics, _) in found.items()},
         }
+        if OURS in found:
+            predicted[split] = found[OURS][1]
     if OURS in methods:
+        held_out = predicted.get("leave_one_family_out")
         result["settings_regret"] = {
-            "float32": settings_regret(labels, level=level, n_jobs=n_jobs, dtypes=("float32",)),
-            "all_dtypes": settings_regret(labels, level=level, n_jobs=n_jobs),
+            "float32": None if held_out is None else settings_regret(labels, held_out, dtypes=("float32",)),
+            "all_dtypes": None if held_out is None else settings_regret(labels, held_out),
         }
         result["learning_curve"] = _learning_curve(frame, labels, level, n_jobs)
     return result
@@ -156,8 +161,12 @@ def machine_folds(table: WorkTable) -> list[Fold]:
     return [Fold("machine", name, np.flatnonzero(machines == name), np.flatnonzero(machines != name)) for name in names]
 
 
-def _evaluate_method(name: str, labels: Labels, folds: list[Fold], level: float, n_jobs: int | None) -> dict[str, Any]:
+def _evaluate_method(
+    name: str, labels: Labels, folds: list[Fold], level: float, n_jobs: int | None
+) -> tuple[dict[str, Any], NDArray[np.float64]]:
+    """Errors of one method on one split, and its predictions, NaN where a step was never held out."""
     table, times = labels.table, labels.values[STEP_TIME.name]
+    predicted = np.full(len(table), np.nan)
     errors: list[NDArray[np.float64]] = []
     families: list[NDArray[np.object_]] = []
     hits: list[bool] = []
@@ -175,10 +184,11 @@ def _evaluate_method(name: str, labels: Labels, folds: list[Fold], level: float,
                     widths.append((forecast.high - forecast.low) / forecast.value)
         else:
             values = METHODS[name](train, times[fold.train], held, labels.figures)
+        predicted[fold.held] = values
         errors.append(np.log(truth / values))
         families.append(family_groups(held))
     all_errors, all_families = np.concatenate(errors), np.concatenate(families)
-    return {
+    metrics = {
         **errors_of(all_errors),
         "coverage": float(np.mean(hits)) if hits else None,
         "median_relative_width": float(np.median(widths)) if widths else None,
@@ -186,3 +196,4 @@ def _evaluate_method(name: str, labels: Labels, folds: list[Fold], level: float,
             str(family): errors_of(all_errors[all_families == family])["mape"] for family in sorted(set(all_families))
         },
     }
+    return metrics, predicted

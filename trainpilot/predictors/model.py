@@ -108,12 +108,11 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         table: WorkTable,
         labels: NDArray[np.float64],
         priced: NDArray[np.float64],
-        start: AdditiveModel | None = None,
     ) -> tuple[AdditiveModel, BoostedResidual | None]:
         parts = self.target.parts(table, self.figures_)
         additive = AdditiveModel(
             term_spread=self.target.spreads, context_spread=_SETTING_SPREAD, noise=self.target.noise
-        ).fit(parts, labels, table.context, start)
+        ).fit(parts, labels, table.context)
         if not self.target.boosted or len(set(table.model_hash)) < _LEAST_MODELS_FOR_TREES:
             return additive, None
         residual = np.log(labels / additive.predict(parts, table.context))
@@ -126,7 +125,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
     ) -> HeldOut:
         train, held = table.take(fold.train), table.take(fold.held)
         held_priced = priced[fold.held]
-        additive, boosted = self._fit_parts(train, labels[fold.train], priced[fold.train], self.additive_)
+        additive, boosted = self._fit_parts(train, labels[fold.train], priced[fold.train])
         base = additive.predict(self.target.parts(held, self.figures_), held.context)
         correction = np.zeros(len(held))
         if boosted is not None:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainpilot.predictors.folds import family_folds
-from trainpilot.predictors.model import TargetModel
 from trainpilot.predictors.targets import STEP_TIME
 
 if TYPE_CHECKING:
@@ -21,36 +19,25 @@ _LEAST_STEPS = 10
 
 
 def settings_regret(
-    labels: Labels, *, level: float = 0.9, n_jobs: int | None = None, dtypes: tuple[str, ...] | None = None
+    labels: Labels, predicted: NDArray[np.float64], *, dtypes: tuple[str, ...] | None = None
 ) -> dict[str, Any] | None:
-    """Regret of choosing threads, dtype and memory format by prediction, on families that the predictor has not seen.
+    """Regret of choosing threads, dtype and memory format by prediction.
 
     The same step at different settings was measured under the same conditions, so the settings with the least
     measured time are the oracle's; the default are all threads, float32 and contiguous memory.
 
     Args:
-        labels: Cleaned labels.
-        level: Level of the intervals; they do not matter here.
-        n_jobs: Threads of the boosted part.
+        labels: Cleaned labels of n steps.
+        predicted: Predicted step times by a predictor that had not seen them, shape (n,); NaN where there is none.
         dtypes: Compute types that the user allows; default: all.
 
     Returns:
         ``steps`` (workloads that were measured at two settings or more), ``mean`` and ``p90`` of chosen / best - 1,
         ``default`` (the same mean for always the default), ``best_chosen`` (share of steps where the oracle's settings
-        were chosen); None with fewer than ten such steps or two families.
+        were chosen); None with fewer than ten such steps.
     """
     table, times = labels.table, labels.values[STEP_TIME.name]
     groups = _alternatives(table, dtypes)
-    folds = family_folds(table)
-    if not folds or len(groups) < _LEAST_STEPS:
-        return None
-    predicted = np.full(len(table), np.nan)
-    asked = {row for rows in groups for row in rows}
-    for fold in folds:
-        rows = np.array([row for row in fold.held if row in asked], dtype=int)
-        if len(rows):
-            model = TargetModel(STEP_TIME, level, n_jobs).fit(table.take(fold.train), times[fold.train], labels.figures)
-            predicted[rows] = model.predict(table.take(rows))
     chosen, default, best = [], [], 0
     for rows in groups:
         if np.isnan(predicted[rows]).any():  # single operators are never judged
