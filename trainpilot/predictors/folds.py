@@ -50,13 +50,13 @@ def family_groups(table: WorkTable) -> NDArray[np.object_]:
     )
 
 
-def family_folds(table: WorkTable) -> list[Fold]:
-    """Leave one family out; empty if there are fewer than two."""
+def family_folds(table: WorkTable, most: int = _MOST_FAMILY_FOLDS) -> list[Fold]:
+    """Leave one family out, or some at a time where there are more than ``most``; empty if there are fewer than two."""
     families = family_groups(table)
     names = sorted(set(families) - {OPERATOR_FAMILY})
     if len(names) < 2:
         return []
-    bins = [names[start::_MOST_FAMILY_FOLDS] for start in range(min(len(names), _MOST_FAMILY_FOLDS))]
+    bins = [names[start::most] for start in range(min(len(names), most))]
     return [_fold(table, "family", ", ".join(group), np.isin(families, group)) for group in bins]
 
 

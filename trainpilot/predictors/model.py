@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _LEAST_MODELS_FOR_TREES = 8
 # What bfloat16 or another number of threads changes may be a factor of several where kernels differ.
 _SETTING_SPREAD = 0.6
+_FEW_MODELS, _FEW_FAMILY_FOLDS, _FEW_MODEL_FOLDS = 100, 5, 3
 # Held out at each end of the sizes, so that the error of going beyond the data is known even from a small sweep.
 _EXTRAPOLATED_SHARE = 1 / 3
 
@@ -95,7 +96,13 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         priced = price_step_s(table, figures)
         self.additive_, self.boosted_ = self._fit_parts(table, labels, priced)
         size = size_folds(table, priced.sum(axis=1), share=_EXTRAPOLATED_SHARE, smallest=True)
-        folds = [*family_folds(table), *model_folds(table), *size]
+        # A small sweep is fitted in seconds: its held-out errors are coarse anyway.
+        few = len(set(table.model_hash)) < _FEW_MODELS
+        folds = [
+            *(family_folds(table, _FEW_FAMILY_FOLDS) if few else family_folds(table)),
+            *(model_folds(table, _FEW_MODEL_FOLDS) if few else model_folds(table)),
+            *size,
+        ]
         parts = [self._hold_out(fold, table, labels, priced) for fold in folds if len(fold.train)]
         self.held_out_ = HeldOut.join(parts) if parts else None
         self.shrinkage_ = Shrinkage() if self.held_out_ is None else learn_shrinkage(self.held_out_)
