@@ -101,7 +101,7 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         masks = np.column_stack([np.ones(len(parts)), *(_holds(factor, keys) for factor in factors)])
         spreads = np.broadcast_to(np.asarray(self.term_spread, dtype=float), (count,))
         # Parts that no row has follow from the others exactly, so they need not be searched.
-        seen = (parts > 0).any(axis=0).reshape(count)
+        seen: NDArray[np.bool_] = np.any(parts > 0, axis=0).reshape(count)
         levels = [self.level_spread, *[self.context_spread] * len(factors)]
         deviations = [np.array(spreads), *[np.full(count, self.context_spread)] * len(factors)]
         precisions = [_precision(level, each[seen]) for level, each in zip(levels, deviations, strict=True)]
