@@ -47,7 +47,7 @@ def settings_regret(
         usual = max(rows, key=lambda row: _likeness_to_default(table.context[int(row)]))
         chosen.append(times[choice] / least - 1)
         default.append(times[usual] / least - 1)
-        best += times[choice] == least
+        best += int(times[choice] == least)
     if len(chosen) < _LEAST_STEPS:
         return None
     return {
