@@ -97,7 +97,7 @@ def main() -> None:
             else:
                 values = np.zeros(len(held))
                 for context in set(held.context):
-                    mine = held.context == context
+                    mine = np.array([found == context for found in held.context])
                     step = moved(reference, context, new.figures[context]).step
                     values[mine] = step.predict(held.take(mine))
                 found["reference and local rows"] = values
