@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainpilot.predictors.analytic import AdditiveModel
-from trainpilot.predictors.prices import SPREADS
 from trainpilot.predictors.table import FACTS
-from trainpilot.predictors.targets import Figures, fine_step_s, price_step_s
+from trainpilot.predictors.targets import STEP_TIME, Figures, fine_step_s, price_step_s
 from trainpilot.predictors.terms import PHASES, WORK_INDEX, term_amounts
 
 if TYPE_CHECKING:
@@ -57,9 +56,7 @@ def additive(train: WorkTable, y: NDArray[np.float64], test: WorkTable, figures:
 
 def fine_additive(train: WorkTable, y: NDArray[np.float64], test: WorkTable, figures: Figures) -> NDArray[np.float64]:
     """The additive part of the predictor alone: several amounts for each kind of operator."""
-    model = AdditiveModel(term_spread=SPREADS, context_spread=0.6, noise=0.1).fit(
-        fine_step_s(train, figures), y, train.context
-    )
+    model = STEP_TIME.additive().fit(fine_step_s(train, figures), y, train.context)
     return model.predict(fine_step_s(test, figures), test.context)
 
 

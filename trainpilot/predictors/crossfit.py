@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainpilot.predictors.folds import Fold, family_groups
 from trainpilot.predictors.intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from trainpilot.predictors.domain import Position
+    from trainpilot.predictors.table import WorkTable
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,42 @@ class HeldOut:
         """All parts in one."""
         names = cls.__dataclass_fields__
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+    @classmethod
+    def of_fold(
+        cls,
+        fold: Fold,
+        held: WorkTable,
+        position: Position,
+        base: NDArray[np.float64],
+        correction: NDArray[np.float64],
+    ) -> HeldOut:
+        """The entries of one fold.
+
+        Args:
+            fold: The fold.
+            held: Its held-out steps, n of them.
+            position: Where they lie relative to the fold's training data.
+            base: log(measured / additive model), shape (n,).
+            correction: What the boosted correction would add to the logarithm, shape (n,).
+        """
+        return cls(
+            row=fold.held,
+            kind=np.full(len(held), fold.kind, dtype=object),
+            family=family_groups(held),
+            model=held.model_hash,
+            workload=held.workload_hash,
+            base=base,
+            correction=correction,
+            distance=position.distance,
+            extrapolation=position.extrapolation,
+            in_range=position.in_range,
+        )
+
+    def errors(self, shrinkage: Shrinkage) -> NDArray[np.float64]:
+        """log(measured / predicted) with so much of the boosted correction, shape (n,)."""
+        corrected: NDArray[np.float64] = self.base - shrinkage.factor(self.distance) * self.correction
+        return corrected
 
     def of_kind(self, *kinds: str) -> HeldOut:
         """The entries of these kinds of folds."""
@@ -98,7 +138,7 @@ def learn_shrinkage(held: HeldOut) -> Shrinkage:
     for weight in _WEIGHTS:
         for reach in _REACHES:
             candidate = Shrinkage(weight, reach)
-            gains = plain - np.abs(learned.base - candidate.factor(learned.distance) * learned.correction)
+            gains = plain - np.abs(learned.errors(candidate))
             by_group = np.bincount(member, gains) / np.bincount(member)
             certain = all(_beyond_chance(part) for part in (by_group, by_group[unseen]) if len(part))
             if certain and by_group.mean() > most:

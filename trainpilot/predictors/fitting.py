@@ -261,8 +261,7 @@ def _adapted_if_better(reference: Predictor, own: TargetModel, labels: Labels, l
 
 
 def _held_out_error(model: TargetModel, held: HeldOut) -> float:
-    errors = held.base - model.shrinkage_.factor(held.distance) * held.correction
-    return float(np.abs(errors).mean())
+    return float(np.abs(held.errors(model.shrinkage_)).mean())
 
 
 def _fit_backend(name: str, labels: Labels, folder: Path | None, promote: bool) -> BackendFit:
@@ -342,7 +341,7 @@ def _held_out_predictions(model: TargetModel, labels: Labels) -> dict[str, float
     held = _judged(model.held_out_)
     if held is None:
         return {}
-    errors = held.base - model.shrinkage_.factor(held.distance) * held.correction
+    errors = held.errors(model.shrinkage_)
     logs = np.log(labels.values[STEP_TIME.name])
     return {
         configuration_key(labels.table, int(row)): float(logs[row] - error)

@@ -17,7 +17,7 @@ from trainpilot.predictors.boosted import BoostedResidual
 from trainpilot.predictors.crossfit import HeldOut, Shrinkage, cross_coverage, errors_of, learn_shrinkage
 from trainpilot.predictors.domain import Domain
 from trainpilot.predictors.features import SIZE_FEATURES, Categories, feature_names, scale_free
-from trainpilot.predictors.folds import Fold, family_folds, family_groups, model_folds, size_folds
+from trainpilot.predictors.folds import Fold, family_folds, model_folds, size_folds
 from trainpilot.predictors.intervals import Intervals
 from trainpilot.predictors.targets import STEP_TIME, Figures, Target, price_step_s
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 # With fewer models than this, trees can only learn them by heart.
 _LEAST_MODELS_FOR_TREES = 8
-# What bfloat16 or another number of threads changes may be a factor of several where kernels differ.
-_SETTING_SPREAD = 0.6
 _FEW_MODELS, _FEW_FAMILY_FOLDS, _FEW_MODEL_FOLDS = 100, 5, 3
 # Held out at each end of the sizes, so that the error of going beyond the data is known even from a small sweep.
 _EXTRAPOLATED_SHARE = 1 / 3
@@ -117,9 +115,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         priced: NDArray[np.float64],
     ) -> tuple[AdditiveModel, BoostedResidual | None]:
         parts = self.target.parts(table, self.figures_)
-        additive = AdditiveModel(
-            term_spread=self.target.spreads, context_spread=_SETTING_SPREAD, noise=self.target.noise
-        ).fit(parts, labels, table.context)
+        additive = self.target.additive().fit(parts, labels, table.context)
         if not self.target.boosted or len(set(table.model_hash)) < _LEAST_MODELS_FOR_TREES:
             return additive, None
         residual = np.log(labels / additive.predict(parts, table.context))
@@ -138,18 +134,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         if boosted is not None:
             correction = boosted.predict(_features(held, held_priced, Categories.of(train)))
         position = Domain.of(train, priced[fold.train]).locate(held, held_priced)
-        return HeldOut(
-            row=fold.held,
-            kind=np.full(len(held), fold.kind, dtype=object),
-            family=family_groups(held),
-            model=held.model_hash,
-            workload=held.workload_hash,
-            base=np.log(labels[fold.held] / base),
-            correction=correction,
-            distance=position.distance,
-            extrapolation=position.extrapolation,
-            in_range=position.in_range,
-        )
+        return HeldOut.of_fold(fold, held, position, np.log(labels[fold.held] / base), correction)
 
     def calibrate(self) -> None:
         """Intervals and metrics from the held-out predictions."""
@@ -158,7 +143,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         if held is None:
             self.intervals_ = Intervals(self.level, None, None, 0, 0)
             return
-        errors = held.base - self.shrinkage_.factor(held.distance) * held.correction
+        errors = held.errors(self.shrinkage_)
         for kind in ("family", "model", "size"):
             mask = held.kind == kind
             if mask.any():

@@ -88,7 +88,6 @@ _STARTS: tuple[tuple[str, _Start], ...] = (
     ("gemm.", _memory(0.5, 1.0)),
     ("bmm.", _memory(0.5, 1.0)),
     ("conv.groups", _dispatch(0.1, 1.5)),
-    ("depthwise.calls", _dispatch(5.0)),
     ("attention.calls", _dispatch(1.5)),
     ("rnn.calls", _dispatch(5.0)),
     ("embedding.calls", _dispatch(1.5)),

@@ -14,7 +14,7 @@ from trainpilot.benchmarking import Measurement, TimingLimits, measure_steps
 from trainpilot.benchmarking.contention import Interference, contention
 from trainpilot.benchmarking.rows import run_fields
 from trainpilot.errors import MeasurementError, StoreError
-from trainpilot.hardware import memory_available_bytes, usable_cores
+from trainpilot.hardware import usable_cores
 from trainpilot.hardware.others import OthersMeter
 from trainpilot.predictors.prediction import Estimate
 from trainpilot.workload.identity import digest
@@ -100,7 +100,7 @@ def run_probe(workload: Workload, backend: str, settings: ExecutionSettings, pro
         ModelError: The model cannot be built or run.
     """
     device = get_backend(backend)
-    available = device.info().memory_available_bytes if backend != "cpu" else memory_available_bytes()
+    available = device.info().memory_available_bytes
     if available is not None and profile.memory.peak_bytes > _MEMORY_SHARE * available:
         raise MeasurementError(
             f"the workload is not probed: its step needs about {profile.memory.peak_bytes / 2**30:.1f} GiB of the "

@@ -16,9 +16,13 @@ from trainpilot.predictors.terms import REFERENCE_FIGURES, STEP_TERMS, fine_colu
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainpilot.predictors.analytic import AdditiveModel
     from trainpilot.predictors.table import WorkTable
 
 Figures = Mapping[Context, Mapping[str, float]]
+
+# What bfloat16 or another number of threads changes may be a factor of several where kernels differ.
+_SETTING_SPREAD = 0.6
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,20 @@ class Target:
     noise: float = 0.2
     boosted: bool = False
 
+    def additive(self) -> AdditiveModel:
+        """The additive model of this target, not fitted."""
+        # Only now: it needs scikit-learn, which a dataset that cannot be read must not wait for.
+        from trainpilot.predictors.analytic import AdditiveModel
+
+        return AdditiveModel(term_spread=self.spreads, context_spread=_SETTING_SPREAD, noise=self.noise)
+
 
 def price_step_s(table: WorkTable, figures: Figures) -> NDArray[np.float64]:
     """Terms of each step at the calibration prices of its context, in s, shape (n, terms).
 
     A context without figures gets the reference figures: only the ratios of its prices are used once rows are known.
     """
-    costs = {context: unit_costs_s(figures.get(context) or REFERENCE_FIGURES) for context in set(table.context)}
-    priced: NDArray[np.float64] = term_amounts(table.work) * np.array([costs[context] for context in table.context])
-    return priced
+    return _priced(term_amounts(table.work), unit_costs_s, table, figures)
 
 
 def _fact(table: WorkTable, name: str) -> NDArray[np.float64]:
@@ -62,8 +71,17 @@ def _fact(table: WorkTable, name: str) -> NDArray[np.float64]:
 
 def fine_step_s(table: WorkTable, figures: Figures) -> NDArray[np.float64]:
     """The same by fine amounts (``AMOUNTS``), shape (n, len(AMOUNTS))."""
-    costs = {context: fine_unit_costs_s(figures.get(context) or REFERENCE_FIGURES) for context in set(table.context)}
-    priced: NDArray[np.float64] = fine_columns(table.work) * np.array([costs[context] for context in table.context])
+    return _priced(fine_columns(table.work), fine_unit_costs_s, table, figures)
+
+
+def _priced(
+    amounts: NDArray[np.float64],
+    unit_costs: Callable[[Mapping[str, float]], NDArray[np.float64]],
+    table: WorkTable,
+    figures: Figures,
+) -> NDArray[np.float64]:
+    costs = {context: unit_costs(figures.get(context) or REFERENCE_FIGURES) for context in set(table.context)}
+    priced: NDArray[np.float64] = amounts * np.array([costs[context] for context in table.context])
     return priced
 
 

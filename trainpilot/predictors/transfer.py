@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainpilot.predictors.crossfit import HeldOut
-from trainpilot.predictors.folds import family_folds, family_groups, model_folds
+from trainpilot.predictors.folds import family_folds, model_folds
 from trainpilot.predictors.intervals import Intervals
 from trainpilot.predictors.model import TargetModel
 from trainpilot.predictors.targets import STEP_TIME, price_step_s
@@ -39,18 +39,12 @@ def moved(predictor: Predictor, context: Context, figures: Mapping[str, float]) 
         predictor: A predictor of other machines.
         context: Where and how the step would run.
         figures: Calibration figures there.
-
-    Raises:
-        NoDataError: Nothing was measured at these execution settings on any machine.
     """
-    step = predictor.step
-    model = _copy(step, dataclasses.replace(step.domain_, contexts=(context,)), {context: figures})
-    model.intervals_ = Intervals(step.level, None, None, 0, 0)
-    targets = {STEP_TIME.name: model}
-    for name, other in predictor.targets.items():
-        if name != STEP_TIME.name:
-            targets[name] = _copy(other, dataclasses.replace(other.domain_, contexts=(context,)), {context: figures})
-            targets[name].intervals_ = Intervals(other.level, None, None, 0, 0)
+    targets = {}
+    for name, model in predictor.targets.items():
+        domain = dataclasses.replace(model.domain_, contexts=(context,))
+        targets[name] = _copy(model, domain, {context: figures})
+        targets[name].intervals_ = Intervals(model.level, None, None, 0, 0)
     return dataclasses.replace(predictor, targets=targets)
 
 
@@ -83,15 +77,11 @@ def adapt(reference: Predictor, labels: Labels, *, level: float = 0.9) -> Target
 def _adapted(
     step: TargetModel, domain: Domain, machine_id: str, table: WorkTable, times: NDArray[np.float64], labels: Labels
 ) -> TargetModel:
-    model = _copy(step, domain, labels.figures)
+    model, parts = _copy(step, domain, labels.figures), step.target.parts(table, labels.figures)
     # The boosted correction applies on top of the machine's, so its share of the labels is taken out first.
-    plain = model.predict(table) / step.additive_.predict(step.target.parts(table, labels.figures), table.context)
+    plain = model.predict(table) / step.additive_.predict(parts, table.context)
     model.additive_ = step.additive_.adapted(
-        (_MACHINE, machine_id),
-        step.target.parts(table, labels.figures),
-        times / plain,
-        list(table.context),
-        MACHINE_SPREAD,
+        (_MACHINE, machine_id), parts, times / plain, list(table.context), MACHINE_SPREAD
     )
     return model
 
@@ -111,18 +101,8 @@ def _held_out(
     base = model.additive_.predict(step.target.parts(held, labels.figures), held.context)
     factor = step.shrinkage_.factor(position.distance)
     total = np.log(model.predict(held) / base)
-    return HeldOut(
-        row=fold.held,
-        kind=np.full(len(held), fold.kind, dtype=object),
-        family=family_groups(held),
-        model=held.model_hash,
-        workload=held.workload_hash,
-        base=np.log(times[fold.held] / base),
-        correction=np.divide(total, factor, out=np.zeros(len(held)), where=factor > 0),
-        distance=position.distance,
-        extrapolation=position.extrapolation,
-        in_range=position.in_range,
-    )
+    correction = np.divide(total, factor, out=np.zeros(len(held)), where=factor > 0)
+    return HeldOut.of_fold(fold, held, position, np.log(times[fold.held] / base), correction)
 
 
 def _copy(model: TargetModel, domain: Domain, figures: Mapping[Context, Mapping[str, float]]) -> TargetModel:
