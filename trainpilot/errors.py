@@ -19,6 +19,7 @@ The tree, with the exit code that the command line gives to each:
     │   └── StoreSchemaError            1
     ├── PredictorError                  1
     │   ├── ArtifactError               1   a predictor folder that must not be used
+    │   ├── FeatureError (ValueError)   1   features or labels that are no finite numbers of the expected shape
     │   ├── NotFittedError (ValueError, AttributeError)
     │   └── NoDataError (LookupError)   1   nothing is known for what was asked
     ├── ObservationError (ValueError)   1   hardware state missing, incomplete, stale or out of range
@@ -126,6 +127,10 @@ class PredictorError(TrainPilotError):
 
 class ArtifactError(PredictorError):
     """A predictor folder that must not be used: damaged, foreign, or of another schema."""
+
+
+class FeatureError(PredictorError, ValueError):
+    """Features or labels of an estimator that are no finite numbers of the expected names and shape."""
 
 
 class NotFittedError(PredictorError, ValueError, AttributeError):

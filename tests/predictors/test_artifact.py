@@ -61,7 +61,7 @@ def test_c04_predictions_are_equal_to_the_bit_after_save_and_load(predictor, lab
     table = labels.table
     assert set(loaded.targets) == set(predictor.targets) == {"step_time_s", "setup_time_s", "peak_memory_bytes"}
     for name, model in predictor.targets.items():
-        assert loaded.targets[name].forecast(table) == model.forecast(table)
+        assert list(loaded.targets[name].forecast(table)) == list(model.forecast(table))
     assert loaded.provenance == predictor.provenance
     assert loaded.contexts == predictor.contexts
     assert loaded.parts_in_use == predictor.parts_in_use

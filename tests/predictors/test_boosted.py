@@ -40,8 +40,29 @@ def test_c04_columns_are_taken_by_name_and_arrays_are_refused():
         model.predict(x.to_numpy())
     with pytest.raises(PredictorError, match="feature batch is missing"):
         model.predict(x[["flops"]])
-    with pytest.raises(PredictorError, match="named columns"):
-        BoostedResidual().fit(x.to_numpy(), y)
+    # Without names in the fit there is no order to mistake.
+    bare = BoostedResidual(n_jobs=1).fit(x.to_numpy(), y)
+    np.testing.assert_array_equal(bare.predict(x.to_numpy()), right)
+    assert not hasattr(bare, "feature_names_in_")
+
+
+def test_c04_an_array_is_taken_only_with_the_names_of_the_fit_in_their_order():
+    x, y = data()
+    model = BoostedResidual(n_jobs=1).fit(x, y)
+    np.testing.assert_array_equal(model.predict_named(x.to_numpy(), ["flops", "batch"]), model.predict(x))
+    for names in (["batch", "flops"], ["flops"], ["flops", "batch", "other"]):
+        with pytest.raises(PredictorError, match="in another order"):
+            model.predict_named(x.to_numpy(), names)
+    again = BoostedResidual(n_jobs=1).fit_named(x.to_numpy(), ["flops", "batch"], y.to_numpy())
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+
+
+@pytest.mark.parametrize("rows", [1, 64, 65])
+def test_one_row_gets_exactly_what_it_gets_in_a_batch(rows):
+    x, y = data()
+    model = BoostedResidual(n_jobs=2).fit(x, y)
+    batch = model.predict(x)
+    np.testing.assert_array_equal(model.predict(x[:rows]), batch[:rows])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
@@ -54,7 +75,7 @@ def test_c05_a_feature_that_is_not_finite_is_refused_by_name(value):
         model.predict(wrong)
     with pytest.raises(PredictorError, match="feature batch is not a finite number"):
         BoostedResidual(n_jobs=1).fit(wrong, y)
-    with pytest.raises(PredictorError, match="finite"):
+    with pytest.raises(PredictorError, match="finite|NaN|infinity"):
         BoostedResidual(n_jobs=1).fit(x, y + np.where(x.index == 3, value, 0.0) if value != 1e39 else y * np.inf)
 
 

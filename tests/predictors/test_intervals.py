@@ -26,7 +26,7 @@ def test_c07_too_few_scores_give_no_interval_and_say_so():
     inside = np.ones(8, dtype=bool)
     found = Intervals.of(scores, names, inside, np.zeros(8), 0.9)
     assert found.inside is None
-    assert found.half_width(in_range=True, extrapolation=0.0) is None
+    assert np.isnan(found.half_widths(np.array([True, False]), np.array([0.0, 1.0]))).all()
     assert found.why_none(in_range=True) == (
         "no valid interval: the predictor was tried on 8 unseen workloads inside its range, and 9 are needed for 90%"
     )
@@ -63,9 +63,8 @@ def test_outside_is_never_narrower_than_inside_and_grows_with_the_distance():
     inside = np.arange(40) < 20
     errors = np.where(inside, 0.2, 0.05)
     found = Intervals.of(errors, names, inside, np.zeros(40), 0.9)
-    assert found.half_width(in_range=True, extrapolation=0.0) == pytest.approx(0.2)
-    assert found.half_width(in_range=False, extrapolation=0.0) == pytest.approx(0.2)
-    assert found.half_width(in_range=False, extrapolation=math.log(10)) == pytest.approx(0.2 * (1 + math.log(10)))
+    half = found.half_widths(np.array([True, False, False]), np.array([0.0, 0.0, math.log(10)]))
+    np.testing.assert_allclose(half, [0.2, 0.2, 0.2 * (1 + math.log(10))])
 
 
 @given(st.lists(st.floats(0, 50), min_size=0, max_size=60), st.sampled_from([0.5, 0.8, 0.9, 0.95]))

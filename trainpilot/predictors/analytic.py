@@ -176,11 +176,12 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise PredictorError(f"expected {self.n_features_in_} parts a row, got an array of shape {parts.shape}")
         keys = _keys(contexts, len(parts))
         distinct = sorted(set(keys), key=repr)
-        by_key = {key: self._corrections(key) for key in distinct}
+        by_key = {key: self.factors(key) for key in distinct}
         priced: NDArray[np.float64] = parts * np.array([by_key[key] for key in keys]).reshape(parts.shape)
         return priced
 
-    def _corrections(self, key: tuple[Any, ...]) -> NDArray[np.float64]:
+    def factors(self, key: tuple[Any, ...]) -> NDArray[np.float64]:
+        """What each part is multiplied with in one context, shape (parts,)."""
         total = self.common_.copy()
         for factor in enumerate(key):
             total += self.deviations_.get(factor, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,19 +10,24 @@ import pandas as pd
 import xgboost
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from trainpilot.errors import NotFittedError, PredictorError
+from trainpilot.errors import FeatureError, PredictorError
 from trainpilot.hardware import usable_cores
+from trainpilot.predictors.conventions import UnfittedError, checked_features, checked_training_data
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import ArrayLike, NDArray
+
+# XGBoost gives each thread blocks of 64 rows: with fewer, other threads only cost the time to start them.
+_ONE_BLOCK = 64
+# It stores float32, and answers inputs beyond that with a number that means nothing.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gradient-boosted trees that know their features by name.
 
-    Only data frames are taken: a bare array in another column order would give a wrong number without an error.
+    Fitted on a data frame it takes data frames only, in any order of the columns: a bare array in another order would
+    give a wrong number without an error. Fitted on a bare array, as scikit-learn allows, it takes arrays only.
 
     Args:
         trees: Number of trees.
@@ -35,7 +41,8 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         booster_: The trained ``xgboost.Booster``.
-        feature_names_in_: Names of the features, in the order of the fit.
+        n_features_in_: Number of features.
+        feature_names_in_: Names of the features, in the order of the fit; missing after a fit on a bare array.
     """
 
     def __init__(
@@ -58,7 +65,7 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.limit = limit
         self.n_jobs = n_jobs
 
-    def fit(self, X: pd.DataFrame, y: ArrayLike) -> BoostedResidual:  # noqa: N803
+    def fit(self, X: pd.DataFrame | ArrayLike, y: ArrayLike) -> BoostedResidual:  # noqa: N803
         """Fit on log(measured / analytic).
 
         Args:
@@ -66,15 +73,32 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             y: Finite targets, shape (n,).
 
         Raises:
-            PredictorError: ``X`` is no data frame, or a value is not finite; the text names the feature.
+            FeatureError: A value is not finite (the text names the feature), or the shapes are none of a table and
+                its labels.
         """
+        values, target = checked_training_data(self, X, y)
         names = _names(X)
-        values = _finite(X, names)
-        target = np.asarray(y, dtype=float)
-        if not np.isfinite(target).all():
-            raise PredictorError("labels of the correction must be finite")
-        # Beyond the limit a label is disturbed or the additive model is blind; either way a tree must not chase it.
-        target = np.clip(target, -self.limit, self.limit)
+        if names is not None and len(set(names)) < len(names):
+            raise FeatureError("two features have the same name")
+        return self._fit(values, target, names)
+
+    def fit_named(self, values: NDArray[np.float64], names: Sequence[str], y: NDArray[np.float64]) -> BoostedResidual:
+        """The same as ``fit`` of a data frame with these columns, without making one.
+
+        Raises:
+            FeatureError: A value is not finite; the text names the feature.
+        """
+        return self._fit(values, y, list(names))
+
+    def _fit(
+        self, values: NDArray[np.float64], target: NDArray[np.float64], names: list[str] | None
+    ) -> BoostedResidual:
+        labels = [f"x{position}" for position in range(values.shape[1])] if names is None else names
+        _check_finite(values, labels)
+        unknown = [name for name in self.rising if name not in labels]
+        if unknown:
+            raise FeatureError(f"rising feature {unknown[0]} is missing")
+        threads = self.n_jobs or usable_cores()
         parameters = {
             "objective": "reg:squarederror",
             "max_depth": self.depth,
@@ -83,57 +107,102 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "subsample": self.row_share,
             "tree_method": "hist",
             "base_score": 0.0,  # no correction where the trees say nothing
-            "monotone_constraints": dict.fromkeys(self.rising, 1),
-            "nthread": self.n_jobs or usable_cores(),
+            "monotone_constraints": tuple(int(name in self.rising) for name in labels),
+            "nthread": threads,
             "seed": 0,
             "verbosity": 0,
         }
-        matrix = xgboost.DMatrix(values, label=target, feature_names=names, nthread=parameters["nthread"])
-        self.booster_ = xgboost.train(parameters, matrix, num_boost_round=self.trees)
-        self.feature_names_in_ = np.array(names, dtype=object)
-        self.n_features_in_ = len(names)
+        # Beyond the limit a label is disturbed or the additive model is blind; either way a tree must not chase it.
+        target = np.clip(target, -self.limit, self.limit)
+        # The names come after the training: xgboost would compare them again for every tree.
+        matrix = xgboost.DMatrix(values, label=target, nthread=threads)
+        booster = xgboost.train(parameters, matrix, num_boost_round=self.trees)
+        booster.feature_names = labels
+        return self._hold(booster, names)
+
+    def _hold(self, booster: xgboost.Booster, names: list[str] | None) -> BoostedResidual:
+        self.booster_ = booster
+        self.n_features_in_ = booster.num_features()
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._order = None if names is None else tuple(names)
+        # Another number of threads cannot be told with each question: it would be set up anew, which takes longer.
+        self._alone = booster.copy()
+        self._alone.set_param({"nthread": 1})
         return self
 
-    def predict(self, X: pd.DataFrame) -> NDArray[np.float64]:  # noqa: N803
+    def predict(self, X: pd.DataFrame | ArrayLike) -> NDArray[np.float64]:  # noqa: N803
         """Correction on log-time, shape (n,), within ±``limit``. Columns are taken by name, whatever their order.
 
         Raises:
             NotFittedError: ``fit`` was not called.
-            PredictorError: ``X`` is no data frame, lacks a feature, or holds a value that is not finite.
+            FeatureError: ``X`` is an array although the features have names, lacks a feature, or holds a value that
+                is not finite.
         """
-        if not hasattr(self, "booster_"):
-            raise NotFittedError("the boosted correction is not fitted: call fit first")
-        given = set(_names(X))
-        names = [str(name) for name in self.feature_names_in_]
-        missing = [name for name in names if name not in given]
+        self._check_fitted()
+        if self._order is None:
+            return self._ask(checked_features(self, X))
+        if not isinstance(X, pd.DataFrame):
+            raise FeatureError(f"features must be a data frame with named columns, got {type(X).__name__}")
+        given = {str(name) for name in X.columns}
+        missing = [name for name in self._order if name not in given]
         if missing:
-            raise PredictorError(f"feature {missing[0]} is missing")
-        matrix = xgboost.DMatrix(_finite(X, names), feature_names=names, nthread=self.n_jobs or usable_cores())
-        raw = self.booster_.predict(matrix).astype(float)
-        clipped: NDArray[np.float64] = np.clip(raw, -self.limit, self.limit)
-        return clipped
+            raise FeatureError(f"feature {missing[0]} is missing")
+        named = X.set_axis([str(name) for name in X.columns], axis="columns")
+        return self._ask(checked_features(self, named[list(self._order)]))
+
+    def predict_named(self, values: NDArray[np.floating], names: Sequence[str]) -> NDArray[np.float64]:
+        """The same as ``predict`` of a data frame with these columns, without making one.
+
+        Args:
+            values: Shape (n, features), C-ordered; float32 is not copied.
+            names: Names of the columns: those of the fit, in the same order.
+
+        Raises:
+            NotFittedError: ``fit`` was not called.
+            FeatureError: The names are others, or a value is not finite.
+        """
+        self._check_fitted()
+        if tuple(names) != self._order:
+            raise FeatureError("features are not those of the fit, or in another order")
+        return self._ask(values)
+
+    def _ask(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
+        _check_finite(values, self._order)
+        booster = self._alone if len(values) <= _ONE_BLOCK else self.booster_
+        raw = booster.inplace_predict(values, validate_features=False)
+        corrections: NDArray[np.float64] = np.clip(raw.astype(float), -self.limit, self.limit)
+        return corrections
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "booster_"):
+            raise UnfittedError("the boosted correction is not fitted: call fit first")
 
     @classmethod
     def from_booster(cls, booster: xgboost.Booster, **parameters: Any) -> BoostedResidual:
-        """Wrap a booster that was read from a file."""
+        """Wrap a booster that was read from a file.
+
+        Raises:
+            PredictorError: The booster does not know the names of its features.
+        """
+        if not booster.feature_names:
+            raise PredictorError("the booster has no names of features")
         model = cls(**parameters)
-        model.booster_ = booster
-        model.feature_names_in_ = np.array(booster.feature_names or [], dtype=object)
-        model.n_features_in_ = len(model.feature_names_in_)
-        return model
+        booster.set_param({"nthread": model.n_jobs or usable_cores()})
+        return model._hold(booster, list(booster.feature_names))
 
 
-def _names(X: Any) -> list[str]:  # noqa: N803
-    if not isinstance(X, pd.DataFrame):
-        raise PredictorError(f"features must be a data frame with named columns, got {type(X).__name__}")
-    return [str(name) for name in X.columns]
+def _names(X: Any) -> list[str] | None:  # noqa: N803
+    """Names of the columns, or None for what has none."""
+    return [str(name) for name in X.columns] if isinstance(X, pd.DataFrame) else None
 
 
-def _finite(X: pd.DataFrame, names: list[str]) -> NDArray[np.float64]:  # noqa: N803
-    values: NDArray[np.float64] = X[names].to_numpy(dtype=float)
-    # xgboost stores float32 and answers inputs beyond it with a number that means nothing.
-    wrong = ~np.isfinite(values) | (np.abs(values) > np.finfo(np.float32).max)
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise PredictorError(f"feature {names[column]} is not a finite number: {values[row, column]}")
-    return values
+def _check_finite(values: NDArray[np.floating], names: Sequence[str] | None) -> None:
+    valid = np.abs(values) <= _LARGEST  # false for NaN too
+    if valid.all():
+        return
+    row, column = np.argwhere(~valid)[0]
+    name = f"x{column}" if names is None else names[column]
+    raise FeatureError(f"feature {name} is not a finite number: {values[row, column]}")

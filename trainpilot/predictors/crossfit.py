@@ -182,8 +182,7 @@ def cross_coverage(held: HeldOut, log_errors: NDArray[np.float64], level: float)
         intervals = Intervals.of(
             log_errors[rest], held.workload[rest], held.in_range[rest], held.extrapolation[rest], level
         )
-        for row in np.flatnonzero(mine):
-            half = intervals.half_width(bool(held.in_range[row]), float(held.extrapolation[row]))
-            if half is not None:
-                hits.append(abs(log_errors[row]) <= half)
+        half = intervals.half_widths(held.in_range[mine], held.extrapolation[mine])
+        known = ~np.isnan(half)
+        hits.extend(np.abs(log_errors[mine][known]) <= half[known])
     return float(np.mean(hits)) if hits else None

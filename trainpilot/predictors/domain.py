@@ -11,7 +11,7 @@ import numpy as np
 
 from trainpilot.predictors.features import MIX_FEATURES, SHARE_FEATURES, Categories, mix
 from trainpilot.predictors.table import Context
-from trainpilot.predictors.terms import STEP_TERMS, Term, term_amounts
+from trainpilot.predictors.terms import STEP_TERMS, Term
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,25 +28,40 @@ _INTENSITY_WEIGHT = 0.15
 _COUNTED = np.array([term.quantity != "step" for term in STEP_TERMS])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Position:
-    """Where n steps lie relative to what was seen; all sequences have length n.
+    """Where n steps lie relative to what was seen; all arrays have length n.
 
     Attributes:
+        domain: What was seen.
+        amounts: Amount of each term, shape (n, terms).
+        outside: Whether a term's amount is clearly beyond what was seen and matters, shape (n, terms).
+        nearest: Position of the nearest mix of operators among those of the domain.
         distance: Distance of the mix of operators to the nearest one seen, in units of the usual distance between
             neighbours; 0 for the same mix.
         extrapolation: Natural logarithm of how far the amounts of work lie beyond the seen ones; 0 inside.
-        reasons: Why the step is out of range, in words; empty inside.
+        in_range: Whether each step lies inside.
     """
 
+    domain: Domain
+    amounts: NDArray[np.float64]
+    outside: NDArray[np.bool_]
+    nearest: NDArray[np.intp]
     distance: NDArray[np.float64]
     extrapolation: NDArray[np.float64]
-    reasons: tuple[tuple[str, ...], ...]
+    in_range: NDArray[np.bool_]
 
-    @property
-    def in_range(self) -> NDArray[np.bool_]:
-        """Whether each step lies inside, shape (n,)."""
-        return np.array([not reasons for reasons in self.reasons], dtype=bool)
+    @classmethod
+    def join(cls, parts: Sequence[Position]) -> Position:
+        """The positions of several tables in one domain, one table after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        names = [name for name in cls.__dataclass_fields__ if name != "domain"]
+        return cls(parts[0].domain, **{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
+
+    def reasons(self, row: int) -> tuple[str, ...]:
+        """Why a step is out of range, in words; empty inside."""
+        return () if self.in_range[row] else self.domain.reasons(self, row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +94,7 @@ class Domain:
             table: n steps.
             priced: Terms at calibration prices in s, shape (n, terms).
         """
-        amounts = term_amounts(table.work)
+        amounts = table.terms
         points = _coordinates(mix(table, priced))
         # One row a model and mix: repeated settings of one workload add nothing to what was seen.
         _, first = np.unique(np.round(points, 9), axis=0, return_index=True)
@@ -109,39 +124,57 @@ class Domain:
                 missing.append(f"{what} {value} (measured: {', '.join(str(item) for item in seen)})")
         return tuple(missing)
 
-    def locate(self, table: WorkTable, priced: NDArray[np.float64]) -> Position:
+    def locate(
+        self, table: WorkTable, priced: NDArray[np.float64], mixes: NDArray[np.float64] | None = None
+    ) -> Position:
         """Tell where steps lie. Amounts that hardly matter for the time cannot put a step out of range.
 
         Args:
             table: n steps.
             priced: Terms at calibration prices in s, shape (n, terms).
+            mixes: What ``mix`` gave for these steps, if it is at hand.
         """
-        amounts = term_amounts(table.work)
-        material = (amounts > 0) & (priced >= _MATERIAL_SHARE * priced.sum(axis=1, keepdims=True)) & _COUNTED
-        # What was never seen has no range to be above or below of.
-        novel = material & (self.most == 0)
-        above = material & ~novel & (amounts > self.most * _BEYOND)
-        below = material & ~novel & (amounts < self.least / _BEYOND)
-        beyond = np.where(novel, 1.0, 0.0)
-        beyond[above] = np.log(amounts[above] / np.broadcast_to(self.most, amounts.shape)[above])
-        beyond[below] = np.log(np.broadcast_to(self.least, amounts.shape)[below] / amounts[below])
-        apart, nearest = self._tree.query(_coordinates(mix(table, priced)))
+        amounts = table.terms
+        least, most = self._bounds
+        # What was never seen has the bounds 0 and infinity, so any amount of it is above the one and below the other.
+        outside = (amounts > most) | (amounts < least)
+        outside &= (amounts > 0) & (priced >= _MATERIAL_SHARE * priced.sum(axis=1, keepdims=True)) & _COUNTED
+        extrapolation = np.zeros(len(table))
+        rows, terms = np.nonzero(outside)
+        if len(rows):
+            found, largest, smallest = amounts[rows, terms], self.most[terms], self.least[terms]
+            novel = largest == 0
+            ratio = np.where(found < smallest, smallest / found, found / np.where(novel, 1.0, largest))
+            np.maximum.at(extrapolation, rows, np.where(novel, 1.0, np.log(ratio)))
+        apart, nearest = self._tree.query(_coordinates(mix(table, priced) if mixes is None else mixes))
         distance = apart / self.scale
-        unlike = distance > _UNLIKE
-        reasons: list[tuple[str, ...]] = [()] * len(table)
-        for row in np.flatnonzero((novel | above | below).any(axis=1) | unlike):
-            found = [
-                self._why(term, amounts[row, position], position, bool(novel[row, position]))
-                for position, term in enumerate(STEP_TERMS)
-                if novel[row, position] or above[row, position] or below[row, position]
-            ]
-            if unlike[row]:
-                found.append(
-                    f"its mix of operators is unlike any measured one (nearest: {self.mix_names[nearest[row]]}, "
-                    f"{distance[row]:.2g} times the usual distance)"
-                )
-            reasons[row] = tuple(found)
-        return Position(distance=distance, extrapolation=beyond.max(axis=1), reasons=tuple(reasons))
+        return Position(
+            domain=self,
+            amounts=amounts,
+            outside=outside,
+            nearest=nearest,
+            distance=distance,
+            extrapolation=extrapolation,
+            in_range=~(outside.any(axis=1) | (distance > _UNLIKE)),
+        )
+
+    def reasons(self, position: Position, row: int) -> tuple[str, ...]:
+        """Why a step is out of range, in words; empty inside."""
+        found = [
+            self._why(STEP_TERMS[term], position.amounts[row, term], term)
+            for term in np.flatnonzero(position.outside[row]).tolist()
+        ]
+        if position.distance[row] > _UNLIKE:
+            found.append(
+                "its mix of operators is unlike any measured one (nearest: "
+                f"{self.mix_names[position.nearest[row]]}, {position.distance[row]:.2g} times the usual distance)"
+            )
+        return tuple(found)
+
+    @cached_property
+    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Amounts of each term beyond which a step is outside."""
+        return self.least / _BEYOND, self.most * _BEYOND
 
     @cached_property
     def _tree(self) -> Any:
@@ -149,9 +182,9 @@ class Domain:
 
         return cKDTree(self.mixes)
 
-    def _why(self, term: Term, value: float, position: int, novel: bool) -> str:
+    def _why(self, term: Term, value: float, position: int) -> str:
         what, least, most = _in_words(term), self.least[position], self.most[position]
-        if novel:
+        if most == 0:
             return f"{value:.3g} {what} a step, but no measured workload has any"
         if value > most:
             return f"{value:.3g} {what} a step are {value / most:.3g} times the largest measured ({most:.3g})"

@@ -7,6 +7,7 @@ boosted correction may only rise with them, so that more of the same work is nev
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,12 +20,22 @@ from trainpilot.workload.workload import DTYPES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainpilot.predictors.table import WorkTable
+    from trainpilot.predictors.table import Context, WorkTable
 
 _WORK_TERMS = [STEP_TERM_NAMES.index(name) for name in WORK_TERM_NAMES]
 _CALL_TERMS = [STEP_TERM_NAMES.index(name) for name in ("calls", "optimizer_calls")]
 _INTENSITIES = ("matmul", "attention", "conv", "depthwise_conv", "rnn")
 _MEMORY_FORMATS = ("contiguous", "channels_last")
+
+_INTENSITY_FLOPS, _INTENSITY_BYTES = (
+    [WORK_INDEX[f"{quantity}.{name}"] for name in _INTENSITIES] for quantity in ("flops", "bytes")
+)
+_COMPUTE_FLOPS, _COMPUTE_CALLS = (
+    [WORK_INDEX[f"{quantity}.{name}"] for name in COMPUTE_CLASSES] for quantity in ("flops", "calls")
+)
+_FORWARD, _BACKWARD = (
+    [WORK_INDEX[f"{quantity}@{phase}"] for quantity in ("flops", "bytes")] for phase in ("forward", "backward")
+)
 
 SHARE_FEATURES: tuple[str, ...] = tuple(f"share.{name}" for name in WORK_TERM_NAMES)
 MIX_FEATURES: tuple[str, ...] = (
@@ -81,53 +92,79 @@ def mix(table: WorkTable, priced: NDArray[np.float64]) -> NDArray[np.float64]:
         table: n steps.
         priced: Terms at calibration prices in s, shape (n, len(STEP_TERMS)).
     """
-    work = priced[:, _WORK_TERMS]
+    work = np.take(priced, _WORK_TERMS, axis=1)
+    mixes = np.zeros((len(work), len(MIX_FEATURES)))
     total = work.sum(axis=1, keepdims=True)
-    shares = np.divide(work, total, out=np.zeros_like(work), where=total > 0)
-    intensities = [np.log1p(_ratio(_column(table, f"flops.{c}"), _column(table, f"bytes.{c}"))) for c in _INTENSITIES]
-    backward = _column(table, "flops@backward") + _column(table, "bytes@backward")
-    forward = _column(table, "flops@forward") + _column(table, "bytes@forward")
-    return np.column_stack([shares, *intensities, _ratio(backward, forward + backward)])
+    first = len(SHARE_FEATURES)
+    np.divide(work, total, out=mixes[:, :first], where=total > 0)
+    mixes[:, first:-1] = np.log1p(_ratio(table.work[:, _INTENSITY_FLOPS], table.work[:, _INTENSITY_BYTES]))
+    backward = _sum(table.work, _BACKWARD)
+    mixes[:, -1] = _ratio(backward, backward + _sum(table.work, _FORWARD))
+    return mixes
 
 
-def scale_free(table: WorkTable, priced: NDArray[np.float64], categories: Categories) -> NDArray[np.float64]:
+def scale_free(
+    table: WorkTable, priced: NDArray[np.float64], categories: Categories, mixes: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
     """All features of the boosted correction, shape (n, len(feature_names(categories))); all finite.
 
     A category that is not listed has 0 in all its columns; callers refuse such steps first.
+
+    Args:
+        table: n steps.
+        priced: Terms at calibration prices in s, shape (n, len(STEP_TERMS)).
+        categories: The values that have a column.
+        mixes: What ``mix`` gave for these steps, if it is at hand.
     """
-    work = priced[:, _WORK_TERMS].sum(axis=1)
-    dispatch = priced[:, _CALL_TERMS].sum(axis=1)
-    compute_flops = sum(_column(table, f"flops.{c}") for c in COMPUTE_CLASSES)
-    compute_calls = sum(_column(table, f"calls.{c}") for c in COMPUTE_CLASSES)
-    sizes = [
-        np.log1p(_ratio(work, dispatch)),
-        np.log1p(_ratio(np.asarray(compute_flops), np.asarray(compute_calls))),
-        np.log1p(_ratio(_column(table, "bytes.elementwise"), _column(table, "calls.elementwise"))),
-    ]
-    return np.column_stack(
+    settings = [_setting_features(context, categories) for context in table.contexts[0]]
+    optimizers = len(categories.optimizer)
+    after_settings = len(MIX_FEATURES) + len(settings[0])
+    features = np.zeros((len(table), after_settings + optimizers + len(SIZE_FEATURES)))
+    features[:, : len(MIX_FEATURES)] = mix(table, priced) if mixes is None else mixes
+    features[:, len(MIX_FEATURES) : after_settings] = table.by_context(settings)
+    # One column more than there are optimizers, for those without one; the sizes overwrite it.
+    column = {name: position for position, name in enumerate(categories.optimizer)}
+    positions = np.fromiter((column.get(name, optimizers) for name in table.optimizer), dtype=np.intp, count=len(table))
+    features[np.arange(len(table)), after_settings + positions] = 1.0
+    amounts = np.column_stack(
         [
-            mix(table, priced),
-            np.log2([context.threads for context in table.context]),
-            *_one_hot([context.dtype for context in table.context], categories.dtype),
-            *_one_hot([context.memory_format for context in table.context], categories.memory_format),
-            *_one_hot(list(table.optimizer), categories.optimizer),
-            *sizes,
+            _sum(priced, _WORK_TERMS),
+            _sum(table.work, _COMPUTE_FLOPS),
+            table.work[:, WORK_INDEX["bytes.elementwise"]],
         ]
     )
+    per = np.column_stack(
+        [
+            _sum(priced, _CALL_TERMS),
+            _sum(table.work, _COMPUTE_CALLS),
+            table.work[:, WORK_INDEX["calls.elementwise"]],
+        ]
+    )
+    features[:, -len(SIZE_FEATURES) :] = np.log1p(_ratio(amounts, per))
+    return features
 
 
-def _column(table: WorkTable, name: str) -> NDArray[np.float64]:
-    values: NDArray[np.float64] = table.work[:, WORK_INDEX[name]]
-    return values
+def _sum(amounts: NDArray[np.float64], columns: list[int]) -> NDArray[np.float64]:
+    """Sum of some columns; as C-ordered copies they are added in the same order in whatever batch a step comes."""
+    total: NDArray[np.float64] = np.take(amounts, columns, axis=1).sum(axis=1)
+    return total
 
 
 def _ratio(amount: NDArray[np.float64], per: NDArray[np.float64]) -> NDArray[np.float64]:
     """Amount per unit; 0 where there are no units, so that a class that does not occur is a number, not NaN."""
-    return np.divide(amount, per, out=np.zeros(len(amount)), where=per > 0)
+    return np.divide(amount, per, out=np.zeros(amount.shape), where=per > 0)
 
 
-def _one_hot(values: Sequence[str], known: Sequence[str]) -> list[NDArray[np.float64]]:
-    return [np.array([float(value == name) for value in values]) for name in known]
+@functools.lru_cache(maxsize=256)
+def _setting_features(context: Context, categories: Categories) -> NDArray[np.float64]:
+    """Number of threads and one-hot encoded settings of a context."""
+    return np.array(
+        [
+            np.log2(context.threads),
+            *(float(context.dtype == value) for value in categories.dtype),
+            *(float(context.memory_format == value) for value in categories.memory_format),
+        ]
+    )
 
 
 def _in_order(values: set[str], order: Sequence[str]) -> tuple[str, ...]:

@@ -104,11 +104,11 @@ class Intervals:
             groups_outside=len(set(names[~in_range])),
         )
 
-    def half_width(self, in_range: bool, extrapolation: float) -> float | None:
-        """Half-width on log-time of one prediction, or None where no valid interval is known."""
-        if in_range:
-            return self.inside
-        return None if self.outside is None else self.outside * (1.0 + extrapolation)
+    def half_widths(self, in_range: NDArray[np.bool_], extrapolation: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Half-widths on log-time of n predictions, shape (n,); NaN where no valid interval is known."""
+        inside = math.nan if self.inside is None else self.inside
+        outside = math.nan if self.outside is None else self.outside
+        return np.where(in_range, inside, outside * (1.0 + extrapolation))
 
     def why_none(self, in_range: bool) -> str:
         """Why there is no interval, in words."""

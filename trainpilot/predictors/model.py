@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import pandas as pd
 from sklearn.base import BaseEstimator
 
-from trainpilot.errors import NotFittedError, PredictorError
+from trainpilot.errors import PredictorError
 from trainpilot.predictors.analytic import AdditiveModel
 from trainpilot.predictors.boosted import BoostedResidual
+from trainpilot.predictors.conventions import UnfittedError
 from trainpilot.predictors.crossfit import HeldOut, Shrinkage, cross_coverage, errors_of, learn_shrinkage
-from trainpilot.predictors.domain import Domain
-from trainpilot.predictors.features import SIZE_FEATURES, Categories, feature_names, scale_free
+from trainpilot.predictors.domain import Domain, Position
+from trainpilot.predictors.features import SIZE_FEATURES, Categories, feature_names, mix, scale_free
 from trainpilot.predictors.folds import Fold, family_folds, model_folds, size_folds
 from trainpilot.predictors.intervals import Intervals
 from trainpilot.predictors.targets import STEP_TIME, Figures, Target, price_step_s
@@ -31,6 +31,8 @@ _LEAST_MODELS_FOR_TREES = 8
 _FEW_MODELS, _FEW_FAMILY_FOLDS, _FEW_MODEL_FOLDS = 100, 5, 3
 # Held out at each end of the sizes, so that the error of going beyond the data is known even from a small sweep.
 _EXTRAPOLATED_SHARE = 1 / 3
+# So many steps at a time: what is computed of them on the way stays in the cache of a core.
+_CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,55 @@ class Forecast:
     high: float | None
     in_range: bool
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Forecasts(Sequence[Forecast]):
+    """What is predicted of n steps: arrays of length n, and a ``Forecast`` of each on demand.
+
+    Attributes:
+        value: Point estimates.
+        low: Lower bounds, NaN without a valid interval.
+        high: Upper bounds, NaN without one.
+        position: Where the steps lie relative to what was measured.
+        intervals: Where the bounds come from.
+    """
+
+    value: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    position: Position
+    intervals: Intervals
+
+    @property
+    def in_range(self) -> NDArray[np.bool_]:
+        """Whether each step is inside what was measured, shape (n,)."""
+        return self.position.in_range
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    @overload
+    def __getitem__(self, row: int) -> Forecast: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Forecast]: ...
+    def __getitem__(self, row: int | slice) -> Forecast | list[Forecast]:
+        if isinstance(row, slice):
+            return [self[position] for position in range(*row.indices(len(self)))]
+        inside, valued = bool(self.in_range[row]), not math.isnan(self.low[row])
+        notes = [f"out of range: {reason}" for reason in self.position.reasons(row)]
+        if not valued:
+            notes.append(self.intervals.why_none(inside))
+        return Forecast(
+            value=float(self.value[row]),
+            low=float(self.low[row]) if valued else None,
+            high=float(self.high[row]) if valued else None,
+            in_range=inside,
+            notes=tuple(notes),
+        )
+
+    def __iter__(self) -> Iterator[Forecast]:
+        return (self[row] for row in range(len(self)))
 
 
 class TargetModel(BaseEstimator):  # type: ignore[misc]
@@ -119,8 +170,10 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         if not self.target.boosted or len(set(table.model_hash)) < _LEAST_MODELS_FOR_TREES:
             return additive, None
         residual = np.log(labels / additive.predict(parts, table.context))
-        features = _features(table, priced, Categories.of(table))
-        boosted = BoostedResidual(rising=SIZE_FEATURES, n_jobs=self.n_jobs).fit(features, residual)
+        categories = Categories.of(table)
+        boosted = BoostedResidual(rising=SIZE_FEATURES, n_jobs=self.n_jobs).fit_named(
+            scale_free(table, priced, categories), feature_names(categories), residual
+        )
         return additive, boosted
 
     def _hold_out(
@@ -132,7 +185,8 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         base = additive.predict(self.target.parts(held, self.figures_), held.context)
         correction = np.zeros(len(held))
         if boosted is not None:
-            correction = boosted.predict(_features(held, held_priced, Categories.of(train)))
+            categories = Categories.of(train)
+            correction = boosted.predict_named(scale_free(held, held_priced, categories), feature_names(categories))
         position = Domain.of(train, priced[fold.train]).locate(held, held_priced)
         return HeldOut.of_fold(fold, held, position, np.log(labels[fold.held] / base), correction)
 
@@ -163,59 +217,77 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
             self.metrics_[main]["coverage"] = cross_coverage(judged, errors[held.kind == main], self.level)
 
     def predict(self, table: WorkTable) -> NDArray[np.float64]:
-        """Point estimates, shape (n,)."""
-        return self._points(table, price_step_s(table, self._fitted().figures_))
+        """Point estimates, shape (n,).
 
-    def forecast(self, table: WorkTable) -> list[Forecast]:
+        Raises:
+            NotFittedError: ``fit`` was not called.
+        """
+        self._fitted()
+        return self._values([self._describe(part, locate=self._located) for part in table.chunks(_CHUNK)])
+
+    def forecast(self, table: WorkTable) -> Forecasts:
         """Point estimates with intervals and range, one per step.
 
         Raises:
             NotFittedError: ``fit`` was not called.
         """
-        priced = price_step_s(table, self._fitted().figures_)
-        position = self.domain_.locate(table, priced)
-        values = self._points(table, priced, position.distance)
-        result = []
-        for value, inside, beyond, reasons in zip(
-            values, position.in_range, position.extrapolation, position.reasons, strict=True
-        ):
-            notes = [f"out of range: {reason}" for reason in reasons]
-            half = self.intervals_.half_width(bool(inside), float(beyond))
-            if half is None:
-                notes.append(self.intervals_.why_none(bool(inside)))
-            result.append(
-                Forecast(
-                    value=float(value),
-                    low=None if half is None else float(value * math.exp(-half)),
-                    high=None if half is None else float(value * math.exp(half)),
-                    in_range=bool(inside),
-                    notes=tuple(notes),
-                )
-            )
-        return result
+        self._fitted()
+        described = [self._describe(part, locate=True) for part in table.chunks(_CHUNK)]
+        values = self._values(described)
+        position = Position.join([part.position for part in described if part.position is not None])
+        half = self.intervals_.half_widths(position.in_range, position.extrapolation)
+        return Forecasts(values, values * np.exp(-half), values * np.exp(half), position, self.intervals_)
 
     def additive_parts(self, table: WorkTable) -> NDArray[np.float64]:
         """Parts of the additive model, shape (n, parts), in the target's unit."""
         return self.additive_.parts(self.target.parts(table, self._fitted().figures_), table.context)
 
-    def _points(
-        self, table: WorkTable, priced: NDArray[np.float64], distance: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
-        base = self.additive_.predict(self.target.parts(table, self.figures_), table.context)
-        if self.boosted_ is None or self.shrinkage_.weight == 0:
+    @property
+    def _boosts(self) -> bool:
+        return self.boosted_ is not None and self.shrinkage_.weight > 0
+
+    @property
+    def _located(self) -> bool:
+        """Whether a point estimate depends on where its step lies."""
+        return self._boosts and not math.isinf(self.shrinkage_.reach)
+
+    def _describe(self, table: WorkTable, *, locate: bool) -> _Described:
+        factors = [self.additive_.factors(context) for context in table.contexts[0]]
+        base = (self.target.parts(table, self.figures_) * table.by_context(factors)).sum(axis=1)
+        if not locate and not self._boosts:
+            return _Described(base, None, None)
+        priced = price_step_s(table, self.figures_)
+        mixes = mix(table, priced)
+        features = None
+        if self._boosts:
+            features = scale_free(table, priced, self.domain_.categories, mixes).astype(np.float32)
+        return _Described(base, features, self.domain_.locate(table, priced, mixes) if locate else None)
+
+    def _values(self, parts: Sequence[_Described]) -> NDArray[np.float64]:
+        base = np.concatenate([part.base for part in parts])
+        features = [part.features for part in parts if part.features is not None]
+        if self.boosted_ is None or not features:
             return base
-        if distance is None:
-            distance = self.domain_.locate(table, priced).distance
-        correction = self.boosted_.predict(_features(table, priced, self.domain_.categories))
-        corrected: NDArray[np.float64] = base * np.exp(correction * self.shrinkage_.factor(distance))
+        positions = [part.position for part in parts if part.position is not None]
+        factor: NDArray[np.float64] | float = self.shrinkage_.weight
+        if self._located:
+            factor = self.shrinkage_.factor(np.concatenate([position.distance for position in positions]))
+        names = feature_names(self.domain_.categories)
+        corrected: NDArray[np.float64] = base * np.exp(
+            self.boosted_.predict_named(np.concatenate(features), names) * factor
+        )
         return corrected
 
     def _fitted(self) -> TargetModel:
         if not hasattr(self, "additive_"):
-            raise NotFittedError(f"the model of {self.target.name} is not fitted: call fit first")
+            raise UnfittedError(f"the model of {self.target.name} is not fitted: call fit first")
         return self
 
 
-def _features(table: WorkTable, priced: NDArray[np.float64], categories: Categories) -> pd.DataFrame:
-    names: Sequence[str] = feature_names(categories)
-    return pd.DataFrame(scale_free(table, priced, categories), columns=list(names))
+@dataclass(frozen=True, eq=False)
+class _Described:
+    """What is computed of some steps, chunk by chunk: additive estimates, features if trees correct them, position."""
+
+    base: NDArray[np.float64]
+    features: NDArray[np.float32] | None
+    position: Position | None

@@ -12,7 +12,7 @@ from trainpilot.errors import NoDataError
 from trainpilot.predictors.targets import STEP_TIME
 
 if TYPE_CHECKING:
-    from trainpilot.predictors.model import Forecast, TargetModel
+    from trainpilot.predictors.model import Forecasts, TargetModel
     from trainpilot.predictors.table import Context, WorkTable
 
 
@@ -110,13 +110,13 @@ class Predictor:
         """Whether a workload with this optimizer was measured."""
         return optimizer in self.step.domain_.categories.optimizer
 
-    def forecast(self, table: WorkTable, target: str = STEP_TIME.name) -> list[Forecast]:
+    def forecast(self, table: WorkTable, target: str = STEP_TIME.name) -> Forecasts:
         """Predict one target of n steps.
 
         Raises:
             NoDataError: A category of a step was never measured, or the target was not learned.
         """
-        for context in sorted(set(table.context)):
+        for context in table.contexts[0]:
             self.check_known(context)
         for optimizer in sorted(set(table.optimizer)):
             if not self.knows_optimizer(optimizer):

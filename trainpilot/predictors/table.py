@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from trainpilot.errors import PredictorError
-from trainpilot.predictors.terms import measure_work
+from trainpilot.predictors.terms import measure_work, term_amounts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +75,36 @@ class WorkTable:
     def __len__(self) -> int:
         return len(self.work)
 
-    def take(self, index: NDArray[Any]) -> WorkTable:
+    @cached_property
+    def terms(self) -> NDArray[np.float64]:
+        """Amount of each term of ``STEP_TERMS``, shape (n, terms)."""
+        return term_amounts(self.work)
+
+    @cached_property
+    def contexts(self) -> tuple[tuple[Context, ...], NDArray[np.intp]]:
+        """The distinct contexts, and the position among them of that of each step, shape (n,)."""
+        known: dict[Context, int] = {}
+        member = np.fromiter((known.setdefault(c, len(known)) for c in self.context), dtype=np.intp, count=len(self))
+        return tuple(known), member
+
+    def by_context(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The value of each step's context, shape (n, k) or, where all have the same one, (1, k).
+
+        Args:
+            values: One for each of ``contexts``, each of shape (k,).
+        """
+        stacked = np.array(values)
+        return stacked if len(values) == 1 else stacked[self.contexts[1]]
+
+    def chunks(self, size: int) -> Iterator[WorkTable]:
+        """The steps in parts of at most so many, which share the arrays."""
+        if len(self) <= size:
+            yield self
+            return
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+    def take(self, index: NDArray[Any] | slice) -> WorkTable:
         """The steps at these positions (or of this mask), in this order."""
         return WorkTable(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 from trainpilot.predictors.amounts import AMOUNTS
 from trainpilot.predictors.prices import SPREADS, fine_unit_costs_s
 from trainpilot.predictors.table import FACTS, Context
-from trainpilot.predictors.terms import REFERENCE_FIGURES, STEP_TERMS, fine_columns, term_amounts, unit_costs_s
+from trainpilot.predictors.terms import REFERENCE_FIGURES, STEP_TERMS, fine_columns, unit_costs_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,7 +62,7 @@ def price_step_s(table: WorkTable, figures: Figures) -> NDArray[np.float64]:
 
     A context without figures gets the reference figures: only the ratios of its prices are used once rows are known.
     """
-    return _priced(term_amounts(table.work), unit_costs_s, table, figures)
+    return _priced(table.terms, unit_costs_s, table, figures)
 
 
 def _fact(table: WorkTable, name: str) -> NDArray[np.float64]:
@@ -80,9 +81,19 @@ def _priced(
     table: WorkTable,
     figures: Figures,
 ) -> NDArray[np.float64]:
-    costs = {context: unit_costs(figures.get(context) or REFERENCE_FIGURES) for context in set(table.context)}
-    priced: NDArray[np.float64] = amounts * np.array([costs[context] for context in table.context])
+    costs = [
+        _costs(unit_costs, tuple((figures.get(context) or REFERENCE_FIGURES).items())) for context in table.contexts[0]
+    ]
+    priced: NDArray[np.float64] = amounts * table.by_context(costs)
     return priced
+
+
+@functools.lru_cache(maxsize=256)
+def _costs(
+    unit_costs: Callable[[Mapping[str, float]], NDArray[np.float64]], figures: tuple[tuple[str, float], ...]
+) -> NDArray[np.float64]:
+    """Prices, remembered: most steps that are asked about have the figures of those before."""
+    return unit_costs(dict(figures))
 
 
 def _setup_parts(table: WorkTable, figures: Figures) -> NDArray[np.float64]:

@@ -105,6 +105,10 @@ STEP_TERMS: tuple[Term, ...] = (
     Term("optimizer_calls", "calls", ("optimizer",), (Price("dispatch_s", 2.5),)),
     Term("step", "step", (), (Price("step_overhead_s", 0.5),)),
 )
+_SUMMED_TERMS = [position for position, term in enumerate(STEP_TERMS) if term.quantity != "step"]
+_COLUMNS_OF_TERMS = [[WORK_INDEX[f"{term.quantity}.{name}"] for name in term.classes] for term in STEP_TERMS]
+_SUMMED_COLUMNS = [column for position in _SUMMED_TERMS for column in _COLUMNS_OF_TERMS[position]]
+_SUMMED_STARTS = np.cumsum([0, *(len(_COLUMNS_OF_TERMS[position]) for position in _SUMMED_TERMS[:-1])])
 STEP_TERM_NAMES: tuple[str, ...] = tuple(term.name for term in STEP_TERMS)
 # Work grows with the size of a step; dispatches and the fixed cost do not.
 WORK_TERM_NAMES: tuple[str, ...] = tuple(term.name for term in STEP_TERMS if term.quantity in ("flops", "bytes"))
@@ -171,13 +175,10 @@ def term_amounts(work: NDArray[np.float64]) -> NDArray[np.float64]:
     Returns:
         Shape (n, len(STEP_TERMS)).
     """
-    columns = [
-        np.ones(len(work))
-        if term.quantity == "step"
-        else work[:, [WORK_INDEX[f"{term.quantity}.{name}"] for name in term.classes]].sum(axis=1)
-        for term in STEP_TERMS
-    ]
-    return np.column_stack(columns)
+    amounts = np.ones((len(work), len(STEP_TERMS)))
+    # Sums in a fixed order, so that a step has the same amounts in whatever batch it comes.
+    amounts[:, _SUMMED_TERMS] = np.add.reduceat(np.take(work, _SUMMED_COLUMNS, axis=1), _SUMMED_STARTS, axis=1)
+    return amounts
 
 
 def fine_columns(work: NDArray[np.float64]) -> NDArray[np.float64]:
