@@ -20,6 +20,7 @@ import trainpilot as tp
 from trainpilot.errors import ModelError
 from trainpilot.profiling import profile, profiler
 from trainpilot.profiling.cache import ProfileCache, cache_key
+from trainpilot.profiling.trees import read_tree
 
 from .test_flops import Dynamic, summed
 
@@ -526,3 +527,163 @@ def test_sparse_csr_input_is_profiled_or_refused() -> None:
     assert cache_key(workload(nn.Linear(4, 4), example_inputs=x)) is None
     with contextlib.suppress(ModelError):  # no raw error of torch; a count if it is given
         assert profile(workload(nn.Linear(4, 4), example_inputs=x, loss=summed)).forward_flops > 0
+
+
+class Attributed(nn.Module):
+    """Layers with every kind of attribute that a remembered tree tells apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flag: Any = 1
+        self.sizes = [1, 2]
+        self.pair = (1, 2)
+        self.config = Config(1)
+        self.layers = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.layers["b"](self.layers["a"](x)))
+
+
+class OtherLinear(nn.Linear):
+    pass
+
+
+def reorder(module: Attributed) -> None:
+    module.layers._modules["a"] = module.layers._modules.pop("a")
+
+
+def rename_attribute(module: Attributed) -> None:
+    del module.flag
+    del module.sizes
+    module.sizes = [1, 2]
+    module.falg = 1  # type: ignore[assignment]
+
+
+def shrink(module: Attributed) -> None:
+    module.layers["a"].weight.data = module.layers["a"].weight.data[:2]
+
+
+def transpose(module: Attributed) -> None:
+    module.layers["a"].weight.data = module.layers["a"].weight.data.t()
+
+
+CHANGES: dict[str, Callable[[Attributed], object]] = {
+    "equal value of another type": lambda m: setattr(m, "flag", True),
+    "equal value of another type in a tuple": lambda m: setattr(m, "pair", (True, 2)),
+    "equal value of another type in a list": lambda m: m.sizes.__setitem__(0, True),
+    "item of a list": lambda m: m.sizes.__setitem__(0, 3),
+    "longer list": lambda m: m.sizes.append(3),
+    "list instead of tuple": lambda m: setattr(m, "pair", [1, 2]),
+    "tuple instead of list": lambda m: setattr(m, "sizes", (1, 2)),
+    "module in a list": lambda m: m.sizes.append(m),
+    "object's attribute": lambda m: setattr(m.config, "repeats", 2),
+    "object instead of a number": lambda m: setattr(m, "flag", Config(1)),
+    "new attribute": lambda m: setattr(m.norm, "extra", None),
+    "renamed attribute": rename_attribute,
+    "swapped children": lambda m: m.layers.update({"a": m.layers["b"], "b": m.layers["a"]}),
+    "reordered children": reorder,
+    "tied children": lambda m: m.layers.update({"a": m.layers["b"]}),
+    "replaced child": lambda m: m.layers.update({"a": nn.Linear(4, 4)}),
+    "removed child": lambda m: m.layers.pop("a"),
+    "child set to None": lambda m: m.layers._modules.__setitem__("a", None),
+    "class": lambda m: setattr(m.layers["a"], "__class__", OtherLinear),
+    "forward hook": lambda m: m.layers["a"].register_forward_hook(lambda *_: None),
+    "hooks set directly": lambda m: setattr(m.norm, "_forward_pre_hooks", {1: lambda *_: None}),
+    "mode of a child": lambda m: m.norm.eval(),
+    "replaced parameter": lambda m: setattr(m.layers["a"], "weight", nn.Parameter(torch.zeros(4, 4))),
+    "removed parameter": lambda m: m.layers["a"].register_parameter("bias", None),
+    "tied parameter": lambda m: setattr(m.layers["a"], "weight", m.layers["b"].weight),
+    "frozen parameter": lambda m: m.layers["a"].weight.requires_grad_(False),
+    "shape of a parameter": shrink,
+    "strides of a parameter": transpose,
+    "dtype of a parameter": lambda m: setattr(m.layers["a"].weight, "data", torch.zeros(4, 4, dtype=torch.float64)),
+    "hook of a parameter": lambda m: m.layers["a"].weight.register_hook(lambda _: None),
+    "late hook of a parameter": lambda m: m.layers["a"].weight.register_post_accumulate_grad_hook(lambda _: None),
+    "attribute of a parameter": lambda m: setattr(m.layers["a"].weight, "scale", 2),
+    "replaced buffer": lambda m: setattr(m.norm, "running_mean", torch.zeros(5)),
+    "new buffer": lambda m: m.norm.register_buffer("extra", torch.zeros(1)),
+    "wrapped child": lambda m: m.layers.update({"a": nn.DataParallel(m.layers["a"])}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_change_of_a_remembered_tree_is_seen(name: str) -> None:
+    module = Attributed()
+    w = workload(module)
+    before = cache_key(w)
+    assert before is not None
+    assert cache_key(w) == before  # remembered
+    CHANGES[name](module)
+    after = cache_key(w)
+    assert after is not None
+    assert after != before
+    assert cache_key(w) == after
+    assert cache_key(workload(module, example_inputs=w.example_inputs)) == after
+
+
+def test_change_that_is_taken_back_is_the_same_workload() -> None:
+    module = Attributed()
+    w = workload(module)
+    before = cache_key(w)
+    handle = module.norm.register_forward_hook(lambda *_: None)
+    module.sizes.append(3)
+    assert cache_key(w) != before
+    handle.remove()
+    module.sizes.pop()
+    assert cache_key(w) == before
+
+
+def test_module_in_a_wrapper_and_in_the_loss_is_looked_into(traced: list[str]) -> None:
+    inner = nn.Sequential(nn.Linear(4, 4))
+    module = nn.DataParallel(inner)
+
+    def loss(output: torch.Tensor, _targets: Any) -> torch.Tensor:
+        return inner(output).sum()
+
+    w = workload(module, loss=loss)
+    assert profile(w).forward_flops == 2 * ONE
+    profile(w)
+    assert len(traced) == 1
+    inner.append(nn.Linear(4, 4))
+    assert profile(w).forward_flops == 4 * ONE
+    module.module = nn.Linear(4, 4)
+    assert profile(w).forward_flops == 3 * ONE
+
+
+def remembered() -> list[weakref.ref[Any]]:
+    """References to what leads back to its workload, and is remembered."""
+
+    class Local(Attributed):
+        pass
+
+    module = Local()
+    w = workload(module)
+    module.config.repeats = w  # type: ignore[assignment]
+    module.sizes.append(w)  # type: ignore[arg-type]
+    profile(w)
+    profile(w)
+    return [weakref.ref(held) for held in (module, w, Local, module.layers["a"].weight)]
+
+
+def test_remembered_tree_keeps_neither_model_nor_class_alive(traced: list[str]) -> None:
+    references = remembered()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
+
+
+def test_unchanged_tree_is_not_walked_again() -> None:
+    module = Attributed()
+    stamp = read_tree(module).stamp
+    assert read_tree(module).stamp is stamp
+    with torch.no_grad():
+        module.norm.running_mean.add_(1)
+    assert read_tree(module).stamp is stamp
+
+
+def test_module_that_was_never_initialised_is_refused() -> None:
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            pass
+
+    assert cache_key(workload(Empty())) is None

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from trainpilot.profiling.result import WorkloadProfile
-from trainpilot.profiling.stamps import NoStampError, Stamper, global_hooks
+from trainpilot.profiling.stamps import Stamper, global_hooks
+from trainpilot.profiling.trees import NoStampError
 from trainpilot.workload import Workload
 
 _MOST_ENTRIES = 128

@@ -15,7 +15,6 @@ import itertools
 import logging
 import operator
 import pathlib
-import re
 import sys
 import types
 import weakref
@@ -28,14 +27,8 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils.rnn import PackedSequence
 
 from trainpilot.profiling.libraries import is_library_class, is_library_file, is_library_module
-from trainpilot.profiling.structure import unwrap
+from trainpilot.profiling.trees import PLAIN, PLAIN_TENSORS, NoStampError, read_tree
 
-_PLAIN = frozenset(
-    (
-        *(int, float, complex, bool, str, bytes, type(None), types.EllipsisType, types.NotImplementedType, range),
-        *(torch.dtype, torch.device, torch.layout, torch.memory_format, re.Pattern, types.CodeType),
-    )
-)
 # Stamped as themselves: unchanging, or of no influence on a step; none of them reaches a user's object.
 _OPAQUE = (
     types.MethodDescriptorType,
@@ -46,8 +39,6 @@ _OPAQUE = (
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
-_SEQUENCES = frozenset((tuple, list))
-_PLAIN_AND_SEQUENCES = _PLAIN | _SEQUENCES
 _MISSING = object()
 _BUILTIN_BASES = (
     *(collections.OrderedDict, collections.defaultdict, collections.deque),
@@ -61,18 +52,12 @@ _CLASS_METADATA = frozenset(
         *("__static_attributes__", "__firstlineno__", "__match_args__"),
     )
 )
-_PLAIN_TENSORS = frozenset((torch.Tensor, nn.Parameter, nn.Buffer))
 _BASE: Any = torch._C.TensorBase
 _GET_TRAINS = _BASE.requires_grad.__get__
-_GET_PROPERTIES = (*(_GET_TRAINS, _BASE.shape.__get__, _BASE.stride, _BASE.dtype.__get__, _BASE.data_ptr),)
 _GET_EXTRAS: tuple[Callable[[torch.Tensor], Any], ...] = (
     *(_BASE._backward_hooks.__get__, _BASE._post_accumulate_grad_hooks.__get__, operator.attrgetter("__dict__")),
 )
-_PLAIN_TENSORS_OR_NONE = _PLAIN_TENSORS | {type(None)}
-_STANDARD_NAMES = tuple(nn.Module().__dict__)
-_STANDARD = len(_STANDARD_NAMES)
-_FIRST_HOOKS, _LAST_HOOKS = _STANDARD_NAMES.index("_backward_pre_hooks"), _STANDARD_NAMES.index("_modules")
-_COMPILED = "_compiled_call_impl"
+_GLOBAL_HOOKS = tuple(name for name in vars(torch_module) if name.startswith("_global_") and name.endswith("_hooks"))
 _MOST_DEPTH = 40
 _MOST_PIECES = 100_000
 _MOST_ITEMS = 100_000
@@ -83,10 +68,6 @@ _MANAGED_DICT, _HEAP_TYPE = 1 << 4, 1 << 9
 # What the classes of libraries hold when nobody has replaced one of their functions by another library's.
 _unpatched: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 _slots_of: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
-
-
-class NoStampError(Exception):
-    """Something is mutable and cannot be looked into, or is too large."""
 
 
 class Stamper:
@@ -100,7 +81,7 @@ class Stamper:
         self.pieces: list[Any] = []
         self._seen: dict[tuple[int, bool], int] = {}
         self._modules_seen: set[int] = set()
-        self._classes_seen: set[type] = set()
+        self._is_library: dict[type, bool] = {}  # classes that are stamped already
         self._searched: set[tuple[int, frozenset[str]]] = set()  # Python modules, and the names looked for
         self._kept: list[Any] = []  # objects made while stamping, so that no id is used twice
         self._by_value = True
@@ -113,7 +94,7 @@ class Stamper:
             NoStampError: It cannot be recognised again.
         """
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             self.pieces += (kind, value)
             return
         key = (id(value), self._by_value)
@@ -161,7 +142,7 @@ class Stamper:
         if len(value) > _MOST_ITEMS:
             raise NoStampError(f"{len(value)} items")
         kinds = tuple(map(type, value))
-        if _PLAIN.issuperset(kinds):
+        if PLAIN.issuperset(kinds):
             self.pieces += (kind, kinds, tuple(value))
             return
         self.pieces += (kind, len(value))
@@ -174,7 +155,7 @@ class Stamper:
         self._items(tuple(value.values()))
 
     def _tensor(self, tensor: torch.Tensor) -> None:
-        if type(tensor) not in _PLAIN_TENSORS:
+        if type(tensor) not in PLAIN_TENSORS:
             if not torch.nn.parameter.is_lazy(tensor):
                 raise NoStampError(f"the inside of a {type(tensor).__name__} is not visible")
             self.pieces += (type(tensor), id(tensor), tensor.requires_grad, tensor.dtype)
@@ -274,26 +255,22 @@ class Stamper:
         """A class with its bases; of a library's class only functions that are not the library's own."""
         before, self._by_value = self._by_value, True
         try:
-            for base in kind.__mro__:
-                if base is object:
-                    continue
-                if is_library_class(base):
-                    self.pieces.append(base)
-                    if issubclass(base, nn.Module) and base not in self._classes_seen:
-                        self._classes_seen.add(base)
-                        self._patches(base)
-                else:
+            for base in kind.__mro__[:-1]:
+                library = self._is_library.get(base)
+                known = library is not None
+                if library is None:
+                    library = self._is_library[base] = is_library_class(base)
+                self.pieces += (base,) if library else (base.__module__, base.__qualname__)
+                if not library and not known:
                     self._own_class(base)
+                elif not known and issubclass(base, nn.Module):
+                    self._patches(base)
             if not is_library_class(type(kind)):
                 self.add(type(kind))
         finally:
             self._by_value = before
 
     def _own_class(self, kind: type) -> None:
-        self.pieces += (kind.__module__, kind.__qualname__)
-        if kind in self._classes_seen:
-            return
-        self._classes_seen.add(kind)
         for name, value in list(vars(kind).items()):
             if name not in _CLASS_METADATA:
                 self.pieces.append(name)
@@ -338,121 +315,23 @@ class Stamper:
                 self.add(content)
 
     def _modules(self, model: nn.Module) -> None:
-        # No calls in the inner loops where that is possible: a large model has thousands of attributes, and finding
-        # its profile must cost less than a millisecond.
+        if id(model) in self._modules_seen:
+            self.pieces += (nn.Module, id(model))
+            return
         before, self._by_value = self._by_value, False
-        pieces, plain, seen = self.pieces, _PLAIN, self._modules_seen
-        standard, count, first_hooks, last_hooks = _STANDARD_NAMES, _STANDARD, _FIRST_HOOKS, _LAST_HOOKS
-        first, last = standard[0], standard[last_hooks]  # all others lie between them
-        classes: set[type] = set()
-        parameters: list[torch.Tensor | None] = []
-        buffers: list[torch.Tensor | None] = []
-        stack = [model]
-        while stack:
-            module = stack.pop()
-            identity = id(module)
-            if identity in seen:
-                pieces.append(identity)
-                continue
-            seen.add(identity)
-            kind = type(module)
-            if kind not in classes:
-                if issubclass(kind, torch.jit.ScriptModule):
-                    raise NoStampError("the attributes of a scripted module are not visible")
-                inner = unwrap(module)
-                if inner is not module:
-                    pieces.append(identity)
-                    stack.append(inner)
-                    continue
-                classes.add(kind)
-                self.add(kind)
-            attributes = module.__dict__
-            names = tuple(attributes)
-            if names[0] == first and names[last_hooks] == last and _COMPILED not in attributes:
-                values = tuple(attributes.values())
-                names, rest = names[count:], values[count:]
-                hooks = values[first_hooks:last_hooks]
-            else:  # attributes were set before nn.Module.__init__ ran, or it is compiled in place; copies are not
-                rest = tuple(v for name, v in attributes.items() if name not in standard and name != _COMPILED)
-                hooks = tuple(attributes[name] for name in standard[first_hooks:last_hooks])
-            kinds = tuple(map(type, rest))
-            if plain.issuperset(kinds):
-                pieces += (identity, id(kind), attributes["training"], names, kinds, rest)
-            else:
-                pieces += (identity, id(kind), attributes["training"], names, kinds)
-                self._values(rest, kinds)
-            if any(hooks):
-                for hook in hooks:
-                    self.add(hook)
-            held = attributes["_parameters"]
-            if held:
-                pieces += held
-                parameters += held.values()
-            held = attributes["_buffers"]
-            if held:
-                pieces += held
-                buffers += held.values()
-            children = attributes["_modules"]
-            if children:
-                pieces += children
-                for child in children.values():
-                    if child is None:
-                        pieces.append(None)
-                    else:
-                        stack.append(child)
-        self._tensors(parameters)
-        self._tensors(buffers)
-        self._by_value = before
-
-    def _tensors(self, tensors: list[torch.Tensor | None]) -> None:
-        """Parameters and buffers, property by property: much faster than one by one."""
-        kinds = tuple(map(type, tensors))
-        if _PLAIN_TENSORS_OR_NONE.issuperset(kinds):
-            plain = [tensor for tensor in tensors if tensor is not None]
-            self.pieces.append(kinds)
-        else:
-            plain = [tensor for tensor in tensors if tensor is not None and type(tensor) in _PLAIN_TENSORS]
-            for tensor in tensors:
-                if type(tensor) not in _PLAIN_TENSORS:
-                    self.add(tensor)
-                else:
-                    self.pieces.append(id(tensor))
-        self.pieces += map(id, plain)
-        for get in _GET_PROPERTIES:
-            self.pieces += map(get, plain)
+        tree = read_tree(model)
+        self._modules_seen |= tree.identities
+        self.pieces.append(tree.stamp)
+        for value in itertools.chain(tree.classes, tree.others):
+            self.add(value)
         # A tensor that needs no gradient has no hooks.
-        for get in _GET_EXTRAS if any(map(_GET_TRAINS, plain)) else _GET_EXTRAS[-1:]:
-            if any(map(get, plain)):
-                for tensor in plain:
+        trained = [*itertools.compress(tree.tensors, map(_GET_TRAINS, tree.tensors))]
+        for get, tensors in zip(_GET_EXTRAS, (trained, trained, tree.tensors), strict=True):
+            if any(map(get, tensors)):
+                for tensor in tensors:
                     self.pieces.append(id(tensor))
                     self.add(get(tensor))
-
-    def _values(self, values: tuple[Any, ...], kinds: tuple[type, ...]) -> None:
-        """Attributes of a module; many layers have plain values and sequences of plain values only."""
-        if _PLAIN_AND_SEQUENCES.issuperset(kinds):
-            sequences, hashable, lists = _layout(kinds)
-            inside = tuple(map(type, itertools.chain.from_iterable(sequences(values))))
-            if _PLAIN.issuperset(inside):
-                self.pieces += (inside, hashable(values))
-                for index in lists:
-                    self.pieces.append(tuple(values[index]))
-                return
-        for value in values:
-            self.add(value)
-
-
-@functools.lru_cache(maxsize=1024)
-def _layout(kinds: tuple[type, ...]) -> tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...]]:
-    """Getters of the sequences and of all but the lists, and the places of the lists."""
-    sequences = [index for index, kind in enumerate(kinds) if kind in _SEQUENCES]
-    lists = tuple(index for index, kind in enumerate(kinds) if kind is list)
-    hashable = [index for index in range(len(kinds)) if index not in lists]
-    return _getter(sequences), _getter(hashable), lists
-
-
-def _getter(places: list[int]) -> Callable[..., Any]:
-    # With one place, itemgetter gives the item itself; a slice keeps the tuple.
-    return operator.itemgetter(*places) if len(places) > 1 else lambda values: tuple(values[place] for place in places)
+        self._by_value = before
 
 
 def _parts(*names: str) -> Callable[[Stamper, Any], None]:
@@ -567,7 +446,5 @@ def _is_foreign(value: Any) -> bool:
 
 
 def global_hooks() -> tuple[Any, ...]:
-    """Hooks that are called for every module."""
-    return tuple(
-        hooks for name, hooks in vars(torch_module).items() if name.startswith("_global_") and name.endswith("_hooks")
-    )
+    """Hooks that are called for every module, by where they are kept."""
+    return tuple((name, hooks) for name in _GLOBAL_HOOKS if (hooks := getattr(torch_module, name)))
