@@ -455,7 +455,7 @@ def alternatives(predictor: Any, profile: Any, settings: ExecutionSettings) -> d
     context = Context(machine_id, BACKEND, settings.threads, settings.dtype, settings.memory_format)
     table = table_of_profile(profile, context)
     calibration = get_backend(BACKEND).calibration(settings)
-    found = {"additive": float(predictor.step.additive_parts(table).sum())}
+    found = {"additive": float(predictor.step.additive_total(table)[0])}
     if calibration is not None:
         found["calibration_alone"] = float(calibrated_step_time_s(table, calibration)[0])
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
 from collections.abc import Mapping
@@ -92,8 +93,8 @@ def load_settings(
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, str]:
     # Other TRAINPILOT_ variables may belong to scripts around the program, so only known names are taken.
-    names = {f"{ENV_PREFIX}{field.upper()}": field for field in Settings.model_fields}
-    return {names[key]: value for key, value in environ.items() if key in names and value != ""}
+    given = {field: environ.get(f"{ENV_PREFIX}{field.upper()}", "") for field in Settings.model_fields}
+    return {field: value for field, value in given.items() if value != ""}
 
 
 def _read_toml(folder: Path) -> tuple[str, dict[str, Any]]:
@@ -103,10 +104,16 @@ def _read_toml(folder: Path) -> tuple[str, dict[str, Any]]:
     if not path.is_file():
         return str(path), {}
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        status = path.stat()
+        content = _parsed(path, status.st_mtime_ns, status.st_size)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         if path == project:  # somebody else's broken file is not this program's business
             return str(path), {}
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
     table = content if path == own else content.get("tool", {}).get("trainpilot", {})
     return str(path), dict(table)
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:  # noqa: ARG001 (part of the cache key)
+    return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 # Version 1 writes "no limit" as the largest page-aligned 64-bit number; no machine has half of that.
 _UNLIMITED_BYTES = 1 << 60
+_ROOT = Path("/")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class _Mount:
     point: Path
 
 
-def cpu_quota(root: Path = Path("/")) -> float | None:
+def cpu_quota(root: Path = _ROOT) -> float | None:
     """Cores that the processor quota grants, e.g. 7.65, or None without a quota.
 
     A process is bound by its group and by every group above it, so the least quota counts.
@@ -58,7 +61,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     return min(quotas, default=None)
 
 
-def memory_limits(root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
+def memory_limits(root: Path = _ROOT) -> tuple[MemoryLimit, ...]:
     """Memory limits of this process's group and of those above it, where they have one.
 
     Args:
@@ -77,8 +80,18 @@ def memory_limits(root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
     return tuple(limits)
 
 
-def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Yield (version, folder) of this process's group for a controller and of every group above it."""
+def _folders(controller: str, root: Path) -> Iterable[tuple[int, Path]]:
+    """(Version, folder) of this process's group for a controller and of every group above it."""
+    # A process stays in its group, and reading the mounts takes longer than a prediction.
+    return _own_folders(controller, os.getpid()) if root == _ROOT else _found_folders(controller, root)
+
+
+@functools.lru_cache(maxsize=4)
+def _own_folders(controller: str, process: int) -> tuple[tuple[int, Path], ...]:  # noqa: ARG001 (a fork may be moved)
+    return tuple(_found_folders(controller, _ROOT))
+
+
+def _found_folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
     mounts = list(_mounts(root))
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)

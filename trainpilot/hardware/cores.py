@@ -30,8 +30,10 @@ def check_threads(threads: int | None) -> None:
     Raises:
         UsageError: ``threads`` is more than that.
     """
+    if threads is None:
+        return
     granted = granted_cores()
-    if threads is not None and threads > granted:
+    if threads > granted:
         raise UsageError(
             f"{threads} threads were asked, but this process may use {granted} cores: give at most {granted} threads"
         )

@@ -183,11 +183,16 @@ def _restore(folder: Path, card: Mapping[str, Any]) -> Predictor:
     known = {target.name: target for target in TARGETS}
     if STEP_TIME.name not in card["targets"]:
         raise ArtifactError(f"{folder / CARD_FILE} lacks the target {STEP_TIME.name}")
-    targets = {}
+    targets: dict[str, TargetModel] = {}
     for name, content in card["targets"].items():
         if name not in known:
             raise ArtifactError(f"{folder / CARD_FILE} has the unknown target {name!r}")
         targets[name] = _restore_target(known[name], content, categories, contexts)
+        # Targets with labels of the same rows have one domain and one set of figures: where a step lies is found once.
+        step = card["targets"][STEP_TIME.name]
+        if STEP_TIME.name in targets and all(content[key] == step[key] for key in ("domain", "calibration")):
+            targets[name].domain_ = targets[STEP_TIME.name].domain_
+            targets[name].figures_ = targets[STEP_TIME.name].figures_
     if booster is not None:
         from trainpilot.predictors.boosted import BoostedResidual
 

@@ -225,22 +225,33 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         self._fitted()
         return self._values([self._describe(part, locate=self._located) for part in table.chunks(_CHUNK)])
 
-    def forecast(self, table: WorkTable) -> Forecasts:
+    def forecast(self, table: WorkTable, position: Position | None = None) -> Forecasts:
         """Point estimates with intervals and range, one per step.
+
+        Args:
+            table: n steps.
+            position: Where they lie in ``domain_`` at the prices of ``figures_``, if it is known already.
 
         Raises:
             NotFittedError: ``fit`` was not called.
         """
         self._fitted()
-        described = [self._describe(part, locate=True) for part in table.chunks(_CHUNK)]
-        values = self._values(described)
-        position = Position.join([part.position for part in described if part.position is not None])
+        if position is not None and not self._boosts:
+            values = self.additive_total(table)
+        else:
+            described = [self._describe(part, locate=True) for part in table.chunks(_CHUNK)]
+            values = self._values(described)
+            position = Position.join([part.position for part in described if part.position is not None])
         half = self.intervals_.half_widths(position.in_range, position.extrapolation)
         return Forecasts(values, values * np.exp(-half), values * np.exp(half), position, self.intervals_)
 
-    def additive_parts(self, table: WorkTable) -> NDArray[np.float64]:
-        """Parts of the additive model, shape (n, parts), in the target's unit."""
-        return self.additive_.parts(self.target.parts(table, self._fitted().figures_), table.context)
+    def additive_total(self, table: WorkTable) -> NDArray[np.float64]:
+        """What the additive model alone gives to n steps, shape (n,), in the target's unit."""
+        factors = [self.additive_.factors(context) for context in table.contexts[0]]
+        total: NDArray[np.float64] = (
+            self.target.parts(table, self._fitted().figures_) * table.by_context(factors)
+        ).sum(axis=1)
+        return total
 
     @property
     def _boosts(self) -> bool:
@@ -252,8 +263,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         return self._boosts and not math.isinf(self.shrinkage_.reach)
 
     def _describe(self, table: WorkTable, *, locate: bool) -> _Described:
-        factors = [self.additive_.factors(context) for context in table.contexts[0]]
-        base = (self.target.parts(table, self.figures_) * table.by_context(factors)).sum(axis=1)
+        base = self.additive_total(table)
         if not locate and not self._boosts:
             return _Described(base, None, None)
         priced = price_step_s(table, self.figures_)

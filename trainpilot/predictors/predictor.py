@@ -116,15 +116,33 @@ class Predictor:
         Raises:
             NoDataError: A category of a step was never measured, or the target was not learned.
         """
+        self._check(table)
+        model = self.targets.get(target)
+        if model is None:
+            raise NoDataError(f"no measured row has {target} on backend {self.backend}")
+        return model.forecast(table)
+
+    def forecast_all(self, table: WorkTable) -> dict[str, Forecasts]:
+        """Predict all targets of n steps, by name of the target.
+
+        Raises:
+            NoDataError: A category of a step was never measured.
+        """
+        self._check(table)
+        step = self.step.forecast(table)
+        found = {STEP_TIME.name: step}
+        for name, model in self.targets.items():
+            if model is not self.step:
+                alike = model.domain_ is self.step.domain_ and model.figures_ is self.step.figures_
+                found[name] = model.forecast(table, step.position if alike else None)
+        return found
+
+    def _check(self, table: WorkTable) -> None:
         for context in table.contexts[0]:
             self.check_known(context)
         for optimizer in sorted(set(table.optimizer)):
             if not self.knows_optimizer(optimizer):
                 raise NoDataError(f"no data for optimizer {optimizer}: {_hint(self.backend)}")
-        model = self.targets.get(target)
-        if model is None:
-            raise NoDataError(f"no measured row has {target} on backend {self.backend}")
-        return model.forecast(table)
 
 
 def _hint(backend: str) -> str:

@@ -197,8 +197,7 @@ def _learned(predictor: Predictor, table: WorkTable) -> _Known:
     predictor.check_known(context)
 
     def seconds(steps: WorkTable) -> NDArray[np.float64]:
-        total: NDArray[np.float64] = predictor.step.additive_parts(steps).sum(axis=1)
-        return total
+        return predictor.step.additive_total(steps)
 
     if not predictor.knows_optimizer(optimizer):
         # The operations of the optimizer are counted all the same, so their sum is the best that can be said.
@@ -207,12 +206,9 @@ def _learned(predictor: Predictor, table: WorkTable) -> _Known:
             f"without an interval: run trainpilot benchmark --backend {context.backend} and trainpilot fit"
         )
         return _Known("analytic", Estimate(float(seconds(table)[0])), False, (note,), seconds, {})
-    forecast = predictor.forecast(table)[0]
-    others = {
-        name: _estimate(predictor.forecast(table, name)[0], model.level)
-        for name, model in predictor.targets.items()
-        if name != STEP_TIME.name
-    }
+    forecasts = {name: found[0] for name, found in predictor.forecast_all(table).items()}
+    forecast = forecasts.pop(STEP_TIME.name)
+    others = {name: _estimate(found, predictor.targets[name].level) for name, found in forecasts.items()}
     step = _estimate(forecast, predictor.step.level)
     notes = (*(f"the predictor in use: {warning}" for warning in predictor.provenance.warnings), *forecast.notes)
     return _Known("learned", step, forecast.in_range, notes, seconds, others)
@@ -267,12 +263,12 @@ def _estimate(forecast: Forecast, level: float) -> Estimate:
 def _assemble(
     plan: TrainingPlan, profile: WorkloadProfile, known: _Known, table: WorkTable, notes: list[str]
 ) -> Prediction:
-    context = table.context[0]
+    context, whole = table.context[0], known.seconds(table)
 
     def share(batch_scale: float, phases: tuple[str, ...]) -> float:
         """Time of these parts of the step at another batch size, as a part of the full step's time."""
         part = table_of_profile(profile, context, batch_scale=batch_scale, phases=phases)
-        return min(1.0, float((known.seconds(part) / known.seconds(table))[0]))
+        return min(1.0, float((known.seconds(part) / whole)[0]))
 
     full_scale = plan.batch_size / profile.batch_size
     micro = share(full_scale, _MICRO_PHASES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from trainpilot.profiling import OpGroup, WorkloadProfile
+    from trainpilot.profiling import WorkloadProfile
 
 _MOST_KNOWN = 256
 _lock = threading.Lock()
-_known_work: OrderedDict[tuple[int, float, tuple[str, ...] | None], tuple[tuple[OpGroup, ...], NDArray[np.float64]]] = (
-    OrderedDict()
-)
+_known: OrderedDict[tuple[Hashable, ...], tuple[Any, WorkTable]] = OrderedDict()
 
 # Figures of the whole model that setup time and memory depend on; names of ``WorkloadProfile.features``.
 FACTS = ("params", "param_bytes", "layers", "peak_bytes")
@@ -94,15 +92,19 @@ class WorkTable:
             values: One for each of ``contexts``, each of shape (k,).
         """
         stacked = np.array(values)
-        return stacked if len(values) == 1 else stacked[self.contexts[1]]
+        return stacked if len(values) == 1 else np.take(stacked, self.contexts[1], axis=0)
 
     def chunks(self, size: int) -> Iterator[WorkTable]:
         """The steps in parts of at most so many, which share the arrays."""
         if len(self) <= size:
             yield self
             return
+        known, member = self.contexts
         for start in range(0, len(self), size):
-            yield self.take(slice(start, start + size))
+            part = self.take(slice(start, start + size))
+            # A cached property is an entry of the instance: what is known of all steps is known of these.
+            part.__dict__["contexts"] = known, member[start : start + size]
+            yield part
 
     def take(self, index: NDArray[Any] | slice) -> WorkTable:
         """The steps at these positions (or of this mask), in this order."""
@@ -137,38 +139,33 @@ def table_of_profile(
     Raises:
         PredictorError: A feature or a count is not finite; the text names it.
     """
-    check_features(profile.features)
-    return WorkTable(
-        work=_work_of(profile.op_groups, batch_scale, None if phases is None else tuple(phases))[None, :],
-        facts=np.array([[profile.features[name] for name in FACTS]]),
-        batch_size=np.array([profile.batch_size * batch_scale]),
-        context=_objects([context]),
-        optimizer=_objects([profile.optimizer]),
-        family=_objects([profile.family]),
-        model_hash=_objects([profile.model_hash]),
-        workload_hash=_objects([profile.workload_hash]),
-        name=_objects([profile.name]),
-    )
-
-
-def _work_of(groups: tuple[OpGroup, ...], batch_scale: float, phases: tuple[str, ...] | None) -> NDArray[np.float64]:
-    """Amounts of a trace, remembered: the same profile is asked about for many settings and parts of a plan.
-
-    The table of operations is told apart by its identity, and kept alive while it is remembered.
-    """
-    key = (id(groups), batch_scale, phases)
+    identity = (profile.optimizer, profile.family, profile.model_hash, profile.workload_hash, profile.name)
+    parts = None if phases is None else tuple(phases)
+    # The same trace is asked about for many settings and parts of a plan. It is told apart by the identity of what it
+    # counted, which is kept alive while it is remembered.
+    counted = profile.op_groups, profile.features
+    key = (*map(id, counted), profile.batch_size, identity, context, batch_scale, parts)
     with _lock:
-        found = _known_work.get(key)
+        found = _known.get(key)
         if found is not None:
-            _known_work.move_to_end(key)
+            _known.move_to_end(key)
             return found[1]
-    work = measure_work([group for group in groups if phases is None or group.phase in phases], batch_scale)
+    check_features(profile.features)
+    groups = [group for group in profile.op_groups if parts is None or group.phase in parts]
+    work = measure_work(groups, batch_scale)[None, :]
     work.setflags(write=False)
+    table = WorkTable(
+        work,
+        np.array([[profile.features[name] for name in FACTS]]),
+        np.array([profile.batch_size * batch_scale]),
+        _objects([context]),
+        *(_objects([name]) for name in identity),
+    )
     with _lock:
-        _known_work[key] = (groups, work)
-        while len(_known_work) > _MOST_KNOWN:
-            _known_work.popitem(last=False)
-    return work
+        _known[key] = (counted, table)
+        while len(_known) > _MOST_KNOWN:
+            _known.popitem(last=False)
+    return table
 
 
 def table_of_frame(frame: pd.DataFrame) -> WorkTable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -139,7 +139,7 @@ def measure_work(groups: Iterable[OpGroup | Mapping[str, Any]], batch_scale: flo
     """
     amounts = np.zeros(len(WORK_COLUMNS))
     for group in groups:
-        row = asdict(group) if isinstance(group, OpGroup) else group
+        row = vars(group) if isinstance(group, OpGroup) else group
         try:
             phase, op_class = row["phase"], row["op_class"]
             counts = {
