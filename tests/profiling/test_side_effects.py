@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -270,9 +270,84 @@ def test_containers_and_objects_among_the_inputs_are_copied() -> None:
                 return x
             return self.l(x)
 
-    history: list[Any] = []
+    history: ClassVar[list[Any]] = []
     cache = Cache()
     p = of(Caching(), (torch.randn(2, 4), history, cache))
     assert p.data_dependent
     assert history == []
     assert not cache.kept.any()
+
+
+class Ledger:
+    """A class that others count in."""
+
+    total = 0
+
+
+class Statistics:
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+STATISTICS = Statistics()
+
+
+def book(amount: int) -> None:
+    Ledger.total += amount
+    STATISTICS.calls += amount
+
+
+class Counting(nn.Module):
+    """Writes to its class, to what that holds, to a class among its globals, and to one of an attribute."""
+
+    counter = 0
+    removed = "here"
+    history: ClassVar[list[Any]] = []
+    cache: ClassVar[dict[str, Any]] = {"nested": {"calls": 0}}
+    state = torch.zeros(2)
+
+    def __init__(self, fails: bool, real: bool) -> None:
+        super().__init__()
+        self.l = nn.Linear(4, 4)
+        self.ledger = Ledger()
+        self.fails, self.real = fails, real
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert type(self).counter == 0  # also in the runs that a profile repeats
+        type(self).counter += 1
+        Counting.last = x
+        if "removed" in vars(Counting):
+            del Counting.removed
+        self.history.append(x)
+        self.cache["nested"]["calls"] += 1
+        self.cache["x"] = x
+        Counting.state += 1
+        self.ledger.__class__.seen = True
+        book(3)
+        x = self.l(x)
+        if self.real and x.sum() > 1e9:
+            x = self.l(x)
+        if self.fails:
+            raise ValueError("as asked")
+        return x
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_classes_stay_as_they_are(fails: bool, real: bool) -> None:
+    before, ledger, state = dict(vars(Counting)), dict(vars(Ledger)), Counting.state
+    workload = tp.Workload(Counting(fails, real), example_inputs=torch.randn(2, 4), loss=lambda o, _: o.sum())
+    if fails:
+        with pytest.raises(ModelError, match="as asked"):
+            profile(workload)
+    else:
+        p = profile(workload)
+        assert p.forward_flops == 2 * 2 * 4 * 4
+        assert p.data_dependent == real
+    assert dict(vars(Counting)) == before
+    assert dict(vars(Ledger)) == ledger
+    assert Counting.history == []
+    assert Counting.cache == {"nested": {"calls": 0}}
+    assert Counting.state is state
+    assert state.tolist() == [0, 0]
+    assert STATISTICS.calls == 0

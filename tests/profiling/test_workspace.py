@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import trainpilot as tp
-from trainpilot.profiling import profile
+from trainpilot.profiling import profile, profiler, workspace
+from trainpilot.profiling.cache import ProfileCache
 
 from .test_flops import summed
 from .test_memory import measured_peak_bytes
@@ -99,3 +100,17 @@ def test_a_mean_squared_error_keeps_the_storage_of_all_errors() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     workload = tp.Workload(model, torch.randn(512, 64), torch.zeros(512, 64))
     assert profile(workload).memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=0.01)
+
+
+def test_workspace_of_another_instruction_set_is_said_to_be_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def notes(module: nn.Module, *shape: int) -> list[str]:
+        monkeypatch.setattr(profiler, "_cache", ProfileCache())
+        workload = tp.Workload(module, example_inputs=torch.randn(*shape), loss=lambda output, _: output.sum())
+        return [note for note in tp.profile(workload).notes if "workspace of convolutions: assumed" in note]
+
+    for capability, count in (("AVX2", 0), ("AVX512", 1), ("DEFAULT", 1)):
+        workspace.has_measured_kernels.cache_clear()
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
+        assert len(notes(nn.Conv2d(3, 8, 3), 2, 3, 8, 8)) == count
+        assert notes(nn.Linear(3, 8), 2, 3) == []
+    workspace.has_measured_kernels.cache_clear()

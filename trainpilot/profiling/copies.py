@@ -20,6 +20,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 from torch.overrides import TorchFunctionMode
 
 from trainpilot.errors import ModelError
+from trainpilot.profiling.libraries import is_library_class
+from trainpilot.profiling.randomness import is_generator
 from trainpilot.profiling.reach import Reach, is_library, named_globals
 from trainpilot.profiling.structure import inner_of_compiled, inner_of_parallel
 from trainpilot.workload import ModelInputs
@@ -46,6 +48,9 @@ class ModelCopier:
     Args:
         convert: Gives the copy's tensor for an original one: same sizes, strides and dtype. Tensors that share a
             storage are kept tied here, so it is asked at most once for each storage.
+
+    Attributes:
+        generators: Copies of random generators of Python and numpy, in the order in which they were met.
     """
 
     def __init__(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -55,6 +60,11 @@ class ModelCopier:
         self._bases: dict[int, torch.Tensor] = {}  # original storage -> converted tensor that covers it
         self._made: dict[int, torch.Tensor] = {}  # converted tensors by id
         self._reach = Reach()
+        self.generators: list[Any] = []
+
+    def fresh(self) -> ModelCopier:
+        """A copier that converts tensors in the same way, and made no copies yet."""
+        return ModelCopier(self._convert)
 
     def module(self, module: nn.Module) -> nn.Module:
         """A copy of ``module``, every parameter, buffer and other tensor converted, hooks cut off from outside."""
@@ -231,6 +241,9 @@ class ModelCopier:
     def _object(self, value: Any) -> Any:
         if any(isinstance(held, threading.Thread) for held in getattr(value, "__dict__", {}).values()):
             return value  # its state belongs to the thread, which only the original has
+        if is_generator(value):
+            self.generators.append(self._rebuilt(value))
+            return self.generators[-1]
         known = len(self._memo)
         try:
             if hasattr(type(value), "__deepcopy__"):
@@ -244,8 +257,12 @@ class ModelCopier:
 
     def _rebuilt(self, value: Any) -> Any:
         """A copy made as ``copy.deepcopy`` makes it, from what ``__reduce_ex__`` tells."""
-        reducer = copyreg.dispatch_table.get(type(value))
+        kind = type(value)
+        reducer = copyreg.dispatch_table.get(kind)
+        noted = "__slotnames__" in vars(kind)
         reduced: Any = value.__reduce_ex__(4) if reducer is None else reducer(value)
+        if not noted and "__slotnames__" in vars(kind) and not is_library_class(kind):
+            type.__delattr__(kind, "__slotnames__")  # copyreg leaves a note there
         if isinstance(reduced, str):  # a global
             return value
         parts: list[Any] = [*reduced]

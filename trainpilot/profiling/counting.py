@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainpilot.errors import ModelError
+from trainpilot.profiling.classes import preserved_classes
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_real
 from trainpilot.profiling.guard import preserved_gradients, tracing_state
+from trainpilot.profiling.lengths import SequenceLengths
 from trainpilot.profiling.result import OpGroup
 from trainpilot.profiling.tracer import Tracer
 from trainpilot.workload import ModelInputs, tensor_leaves
@@ -79,8 +82,9 @@ def _count(
 ) -> OperationCounts:
     called = copier.value(function)
     inputs = copier.inputs(inputs)
-    tracer = Tracer()
-    with mode, tracer:
+    tracer = Tracer(lengths=SequenceLengths(inputs))
+    classes = preserved_classes(called if isinstance(called, nn.Module) else nn.Module(), (called,))
+    with classes, mode, tracer:
         outputs = called(*inputs.args, **inputs.kwargs)
         reads_values = tracer.reads_values and isinstance(mode, nullcontext)
         if backward:

@@ -103,15 +103,6 @@ def _silent_fake_tensors() -> Iterator[None]:
         logger.disabled = before
 
 
-def host_random_state() -> tuple[Any, ...]:
-    """State of the global generators of Python and numpy; equal as long as nothing is drawn from them."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return (random.getstate(),)
-    _, key, position, *rest = numpy.random.get_state()
-    return (random.getstate(), key.tobytes(), position, *rest)
-
-
 @contextmanager
 def preserved_random_state() -> Iterator[None]:
     """Keep the random generators of torch (all devices in use), numpy and Python where they are."""

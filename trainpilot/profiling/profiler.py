@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
     FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
@@ -19,12 +21,17 @@ from torch._subclasses.fake_tensor import (
 from trainpilot.errors import ModelError, NothingToTrainError
 from trainpilot.profiling.building import refuse_quantised, resolve
 from trainpilot.profiling.cache import ProfileCache, cache_key
+from trainpilot.profiling.classes import preserved_classes
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_meta, to_real
 from trainpilot.profiling.features import features_of
-from trainpilot.profiling.guard import host_random_state, tracing_state
-from trainpilot.profiling.result import WorkloadProfile
+from trainpilot.profiling.guard import tracing_state
+from trainpilot.profiling.lengths import PACKING, SequenceLengths, ValueReads
+from trainpilot.profiling.operators import kind_of
+from trainpilot.profiling.randomness import continue_from, random_state
+from trainpilot.profiling.result import Phase, WorkloadProfile
 from trainpilot.profiling.step import Step, StepError, StepTrace, forward_flops, trace_step
 from trainpilot.profiling.structure import ModelStructure, is_lazy_model, structure_of, unwrap
+from trainpilot.profiling.workspace import has_measured_kernels
 from trainpilot.workload import (
     ModelInputs,
     ResolvedWorkload,
@@ -45,9 +52,12 @@ _INPUT_CHANGES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     torch.abs,
     lambda leaf: -leaf.abs(),
 )
+_VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 # A changed input may keep a loop going for ever: stop after this many times the operators of the given input.
 _MOST_REPEATED = 50
 _RANDOM_DRAWS = 3
+_CONVOLUTIONS = {"aten.convolution", "aten.convolution_backward"}
+_FORWARD: tuple[Phase, ...] = ("forward", "loss")
 
 _cache = ProfileCache()
 
@@ -58,8 +68,9 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
     profile = None if key is None else _cache.get(key)
     if profile is None:
         with tracing_state(), torch.inference_mode(False), torch.enable_grad():
-            profile = _Profiler(workload).run()
-        if key is not None:
+            profiler = _Profiler(workload)
+            profile = profiler.run()
+        if key is not None and profiler.lasting:
             _cache.put(key, profile)
     # The plan and the label are not part of what was traced.
     return dataclasses.replace(profile, name=workload.name, dataset_size=workload.dataset_size, epochs=workload.epochs)
@@ -73,8 +84,8 @@ class _Attempt:
         trace: The counts.
         structure: Counts of the model.
         inputs: The inputs that were traced.
-        flops_range: Least and most forward FLOPs over scales and signs of the input, if the model depends on data, or
-            over draws, if it draws from the random generator of Python or numpy.
+        flops_range: Least and most FLOPs of forward pass and loss over scales and signs of the input, if the model
+            depends on data, or over draws, if it draws from a random generator of Python or numpy.
     """
 
     trace: StepTrace
@@ -84,10 +95,15 @@ class _Attempt:
 
 
 class _Profiler:
-    """One run of ``profile``."""
+    """One run of ``profile``.
+
+    Attributes:
+        lasting: The counts hold for other values of the same inputs.
+    """
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
+        self.lasting = True
         self._notes: list[str] = []
         self._resolved: ResolvedWorkload | None = None
 
@@ -139,7 +155,7 @@ class _Profiler:
         """Refuse inputs of another batch size than the plan's: their step would be priced as the plan's."""
         wanted = self._workload.plan.batch_size
         shapes = [tuple(leaf.shape) for leaf in tensor_leaves(inputs)]
-        if shapes and not any(wanted in shape for shape in shapes):
+        if shapes and not any(wanted in shape for shape in (*shapes, (batch_size_of(inputs),))):
             raise ModelError(
                 f"{self._workload.name}: example_inputs({wanted}) gave {shapes[0]}, which holds no batch of {wanted}: "
                 "make it follow its argument, or give the inputs themselves and leave batch_size out"
@@ -178,16 +194,15 @@ class _Profiler:
         except UnsupportedFakeTensorException as error:
             raise StepError("forward", error) from error
         structure = structure_of(step.model)
-        before = host_random_state()
+        before = random_state(copier.generators)
         trace = trace_step(step, structure, mode)
-        if host_random_state() == before:
+        if random_state(copier.generators) == before:
             return _Attempt(trace, structure, inputs)
 
-        def again() -> StepTrace:
-            copies = ModelCopier(fake_converter(mode))
-            return trace_step(self._step(copies, model, inputs, targets), structure, mode)
+        def again(step: Step) -> StepTrace:
+            return trace_step(step, structure, mode)
 
-        return _Attempt(trace, structure, inputs, self._range_of_draws(trace, again))
+        return _Attempt(trace, structure, inputs, self._range_of_draws(trace, copier, (model, inputs, targets), again))
 
     def _real(self, model: nn.Module, inputs: ModelInputs, targets: Any, failure: StepError | None) -> _Attempt:
         """Run once on real copies; ``failure`` is what the fake run ended with."""
@@ -197,44 +212,63 @@ class _Profiler:
         copier = ModelCopier(to_real)
         step = self._step(copier, model, inputs, targets)
         structure = structure_of(step.model)
-        before = host_random_state()
-        trace = trace_step(step, structure, nullcontext(), require_backward=False)
-        drawn = host_random_state() != before
+        before = random_state(copier.generators)
+        lengths = SequenceLengths(step.inputs)
+        reads = ValueReads(lengths)
+        # Watching for reads switches fused paths of PyTorch off, so only where they decide.
+        watches = failure is not None and isinstance(failure.error, _VALUE_ERRORS)
+        trace = trace_step(step, structure, reads if watches else nullcontext(), False, lengths)
+        drawn = random_state(copier.generators) != before
         if not trace.backward:
             self._notes.append("on this input the loss depends on no parameter, so there is no backward pass")
-        unsupported = failure is None or isinstance(
-            failure.error, UnsupportedOperatorException | UnsupportedFakeTensorException | NotImplementedError
-        )
-        if not trace.reads_values and (unsupported or (failure is not None and failure.phase == "optimizer")):
+        unsupported = failure is None or _is_unsupported(failure.error)
+        unsupported |= failure is not None and failure.phase == "optimizer"
+        if unsupported and not trace.reads_values and not reads.found:
             self._notes.append("run on real tensors: an operator has no shape-only form")
+            if lengths.given:
+                self.lasting = False
+                self._notes.append(
+                    "sequences are packed by lengths in the inputs: the counts are those of these lengths"
+                )
             if not drawn:
                 return _Attempt(trace, structure, inputs)
 
-            def again() -> StepTrace:
-                copies = ModelCopier(to_real)
-                return trace_step(
-                    self._step(copies, model, inputs, targets), structure, nullcontext(), require_backward=False
-                )
+            def again(step: Step) -> StepTrace:
+                return trace_step(step, structure, nullcontext(), require_backward=False)
 
-            return _Attempt(trace, structure, inputs, self._range_of_draws(trace, again))
+            draws = self._range_of_draws(trace, copier, (model, inputs, targets), again)
+            return _Attempt(trace, structure, inputs, draws)
         self._notes.append(
             "the control flow or a shape depends on values of tensors: run on real ones, and the counts are those of "
             "the given input"
         )
-        return _Attempt(trace, structure, inputs, self._flops_range(model, inputs, trace))
+        return _Attempt(trace, structure, inputs, self._flops_range((model, inputs, targets), trace))
 
-    def _range_of_draws(self, trace: StepTrace, again: Callable[[], StepTrace]) -> tuple[int, int]:
-        """Least and most forward FLOPs of a step that draws from the generators of Python or numpy.
+    def _range_of_draws(
+        self,
+        trace: StepTrace,
+        copier: ModelCopier,
+        parts: tuple[nn.Module, ModelInputs, Any],
+        again: Callable[[Step], StepTrace],
+    ) -> tuple[int, int]:
+        """Least and most FLOPs of forward pass and loss over draws from random generators of Python or numpy.
 
         A branch on such a number leaves no trace, so only further draws tell whether the work depends on it.
 
         Args:
             trace: The step as it was counted.
-            again: Traces it on fresh copies.
+            copier: Made the copies for it; their generators are where that step left them.
+            parts: Model, inputs and targets.
+            again: Traces a step.
         """
-        seen = [trace.flops("forward"), *(again().flops("forward") for _ in range(_RANDOM_DRAWS))]
+        seen = [trace.flops(*_FORWARD)]
+        for _ in range(_RANDOM_DRAWS):
+            before, copier = copier, copier.fresh()
+            step = self._step(copier, *parts)
+            continue_from(copier.generators, before.generators)
+            seen.append(again(step).flops(*_FORWARD))
         self._notes.append(
-            "the step draws from the random generator of Python or numpy: the counts are those of one draw, and the "
+            "the step draws from a random generator of Python or numpy: the counts are those of one draw, and the "
             f"range is that of {len(seen)}"
         )
         return min(seen), max(seen)
@@ -255,13 +289,14 @@ class _Profiler:
             f"{self._workload.name}: the step needs values, but the model or its inputs are on the meta device{told}"
         )
 
-    def _flops_range(self, model: nn.Module, inputs: ModelInputs, trace: StepTrace) -> tuple[int, int]:
-        seen = [trace.flops("forward")]
-        limit = _MOST_REPEATED * sum(group.calls for group in trace.groups if group.phase == "forward") + 10_000
+    def _flops_range(self, parts: tuple[nn.Module, ModelInputs, Any], trace: StepTrace) -> tuple[int, int]:
+        model, inputs, targets = parts
+        seen = [trace.flops(*_FORWARD)]
+        limit = _MOST_REPEATED * sum(group.calls for group in trace.groups if group.phase in _FORWARD) + 10_000
         for change in _INPUT_CHANGES:
             copier = ModelCopier(to_real)
             changed = map_tensors(functools.partial(_changed, change=change), inputs)
-            flops = forward_flops(self._step(copier, model, changed, None), limit)
+            flops = forward_flops(self._step(copier, model, changed, targets), limit)
             if flops is not None:
                 seen.append(flops)
         return min(seen), max(seen)
@@ -314,7 +349,7 @@ class _Profiler:
             has_conv=bool(classes & {"conv", "depthwise_conv"}),
             has_rnn=structure.has_recurrent or "rnn" in classes,
             avg_layer_size=structure.params / structure.layers if structure.layers else 0.0,
-            forward_flops=trace.flops("forward", "loss"),
+            forward_flops=trace.flops(*_FORWARD),
             backward_flops=trace.flops("backward"),
             optimizer_flops=trace.flops("optimizer"),
             uncounted_ops=trace.uncounted,
@@ -332,7 +367,7 @@ def _materialised(copier: ModelCopier, model: nn.Module, inputs: ModelInputs) ->
     copied = copier.module(model)
     batch = copier.inputs(inputs)
     try:
-        with torch.no_grad():
+        with preserved_classes(copied), torch.no_grad():
             copied(*batch.args, **batch.kwargs)
     except Exception as error:
         raise StepError("forward", error) from error
@@ -349,9 +384,23 @@ def _notes_on(trace: StepTrace) -> Iterator[str]:
     if "aten.mkldnn_rnn_layer_backward" in ops:
         yield "the backward pass of a fused recurrent layer computes all gradients, needed or not (2 x forward)"
 
+    if ops & _CONVOLUTIONS and not has_measured_kernels():
+        yield (
+            "workspace of convolutions: assumed, with direct kernels for all of them; measured with AVX2 only, and "
+            f"this processor runs {torch.backends.cpu.get_cpu_capability()}"
+        )
+
 
 def _told(failure: StepError) -> str:
     return " ".join(f"{failure.phase} raised {type(failure.error).__name__}: {failure.error}".split())
+
+
+def _is_unsupported(error: Exception) -> bool:
+    """True if a run on real tensors tells whether the step depends on values: it dispatches what failed again."""
+    if isinstance(error, _VALUE_ERRORS):
+        kind = kind_of(error.func)
+        return kind.base == PACKING or not kind.stable
+    return isinstance(error, UnsupportedOperatorException | UnsupportedFakeTensorException | NotImplementedError)
 
 
 def _is_batch_norm_error(error: Exception) -> bool:

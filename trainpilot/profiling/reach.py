@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import enum
 import opcode
 import types
 from collections.abc import Iterator
@@ -10,10 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainpilot.profiling.libraries import is_library_file
+from trainpilot.profiling.libraries import is_library_class, is_library_file
+from trainpilot.profiling.randomness import is_generator
 
 _STORE_GLOBAL = opcode.opmap["STORE_GLOBAL"]
-_REACHED = (list, dict, set, nn.Module, torch.Tensor)
+_REACHED = (list, dict, set, collections.deque, nn.Module, torch.Tensor, torch.Generator)
 _INERT = (int, float, complex, bool, str, bytes, type(None), type, types.ModuleType, torch.dtype, torch.device)
 
 
@@ -56,7 +59,7 @@ class Reach:
         seen.add(function)
         if hasattr(function, "_torchdynamo_orig_callable"):  # compiled: the copy runs as it was written
             return True
-        held = [*map(_content, function.__closure__ or ()), function.__defaults__]
+        held = [*map(content_of, function.__closure__ or ()), function.__defaults__]
         held += (function.__kwdefaults__ or {}).values()
         if any(self._is_reached(value, seen) for value in held):
             return True
@@ -64,7 +67,7 @@ class Reach:
         if is_library(function):
             return False
         return any(_stores_global(code) for code in codes(function.__code__)) or any(
-            isinstance(value, _REACHED) or (isinstance(value, types.FunctionType) and self._reaches(value, seen))
+            not isinstance(value, types.FunctionType) or self._reaches(value, seen)
             for value in named_globals(function).values()
         )
 
@@ -77,10 +80,22 @@ class Reach:
 
 
 def named_globals(function: types.FunctionType) -> dict[str, Any]:
-    """Modules, tensors, containers and functions among the globals that a function names, by name."""
+    """What has a state among the globals that a function names, and functions, by name."""
     found = function.__globals__
     names = {name for code in codes(function.__code__) for name in code.co_names if name in found}
-    return {name: found[name] for name in names if isinstance(found[name], (*_REACHED, types.FunctionType))}
+    return {
+        name: found[name] for name in names if isinstance(found[name], types.FunctionType) or _has_state(found[name])
+    }
+
+
+def _has_state(value: Any) -> bool:
+    """True for a container, a tensor, a module, a random generator, and an object of a class of the user."""
+    if isinstance(value, _REACHED) or is_generator(value):
+        return True
+    kind = type(value)
+    if isinstance(value, (*_INERT, enum.Enum, Exception)) or kind.__module__ == "builtins":
+        return False
+    return kind.__module__.startswith("numpy.random") or not is_library_class(kind)
 
 
 def is_library(function: types.FunctionType) -> bool:
@@ -100,8 +115,9 @@ def _stores_global(code: types.CodeType) -> bool:
     return _STORE_GLOBAL in code.co_code[::2]
 
 
-def _content(cell: types.CellType) -> Any:
+def content_of(cell: types.CellType) -> Any:
+    """What a cell of a closure holds; None as long as its name is not bound."""
     try:
         return cell.cell_contents
-    except ValueError:  # the name is not bound yet
+    except ValueError:
         return None

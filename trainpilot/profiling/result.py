@@ -61,7 +61,8 @@ class OpGroup:
 class MemoryEstimate:
     """Peak memory of one training step by part, in bytes.
 
-    ``peak_bytes`` is the largest sum that is alive at one moment, so it is at most the sum of the parts.
+    ``peak_bytes`` is the largest sum that is alive at one moment, so it is at most the sum of the parts. The workspace
+    of convolutions was measured with AVX2; elsewhere it is assumed, and a note of the profile says so.
     """
 
     weights_bytes: int
@@ -104,7 +105,7 @@ class WorkloadProfile(Mapping[str, Any]):
         optimizer_flops: FLOPs of the optimizer step.
         uncounted_ops: ``{operator: calls}`` of operators that do arithmetic but have no formula.
         data_dependent: True if the step depends on input values, so that the counts are those of one input.
-        forward_flops_range: (least, most) seen for a data-dependent model, else None.
+        forward_flops_range: (least, most) ``forward_flops`` seen for a data-dependent step, else None.
         op_groups: The table of operations.
         memory: Estimated peak memory.
         features: Numbers for the predictors by name, all finite.

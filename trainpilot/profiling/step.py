@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from trainpilot.errors import ModelError
+from trainpilot.profiling.classes import preserved_classes
 from trainpilot.profiling.guard import preserved_gradients
+from trainpilot.profiling.lengths import SequenceLengths
 from trainpilot.profiling.liveness import Liveness
 from trainpilot.profiling.optimizer import OptimizerCost, named_optimizer_cost, traced_optimizer_cost
 from trainpilot.profiling.result import MemoryEstimate, OpGroup
@@ -60,7 +62,7 @@ class StepTrace:
         uncounted: Operators that do arithmetic but have no formula, by calls.
         depth: Calls of layers with parameters in the forward pass.
         memory: Peak memory by part.
-        reads_values: The forward pass or the loss looked at values of tensors.
+        reads_values: The forward pass or the loss looked at values of tensors, other than lengths of sequences.
         backward: False where the loss depended on no parameter, so that there was no backward pass.
     """
 
@@ -91,7 +93,11 @@ class StepError(Exception):
 
 
 def trace_step(
-    step: Step, structure: ModelStructure, mode: AbstractContextManager[Any], require_backward: bool = True
+    step: Step,
+    structure: ModelStructure,
+    mode: AbstractContextManager[Any],
+    require_backward: bool = True,
+    lengths: SequenceLengths | None = None,
 ) -> StepTrace:
     """Run forward, loss, backward and optimizer of ``step`` and count them.
 
@@ -100,18 +106,20 @@ def trace_step(
         structure: Counts of the model.
         mode: Active while the step runs: the mode of its fake tensors, or a null context for real ones.
         require_backward: Refuse a loss that depends on no parameter.
+        lengths: Tells lengths of sequences from other values.
 
     Raises:
         StepError: Something in the step raised.
         ModelError: The loss depends on no parameter, and ``require_backward``.
     """
     liveness = Liveness()
-    tracer = Tracer(liveness)
+    tracer = Tracer(liveness, lengths=lengths)
     liveness.ignore((*step.model.parameters(), *step.model.buffers()))
     liveness.add((*tensor_leaves(step.inputs), *tensor_leaves(step.targets)))
     calls = LayerCalls()
     autocast = torch.autocast("cpu", dtype=step.autocast or torch.bfloat16, enabled=step.autocast is not None)
-    with _phase_of_errors(tracer), _silent_torch(), mode:
+    classes = preserved_classes(step.model, (step.loss, step.optimizer))
+    with classes, _phase_of_errors(tracer), _silent_torch(), mode:
         with tracer, autocast:
             with calls.counting(step.model):
                 outputs = step.model(*step.inputs.args, **step.inputs.kwargs)
@@ -157,11 +165,12 @@ def trace_step(
 
 
 def forward_flops(step: Step, limit: int) -> int | None:
-    """FLOPs of one forward pass, or None if it raises or dispatches more than ``limit`` operators."""
+    """FLOPs of forward pass and loss, or None if they raise or dispatch more than ``limit`` operators."""
     tracer = Tracer(limit=limit)
+    autocast = torch.autocast("cpu", dtype=step.autocast or torch.bfloat16, enabled=step.autocast is not None)
     try:
-        with _silent_torch(), tracer:
-            step.model(*step.inputs.args, **step.inputs.kwargs)
+        with preserved_classes(step.model, (step.loss,)), _silent_torch(), tracer, autocast:
+            compute_loss(step.model(*step.inputs.args, **step.inputs.kwargs), step.targets, step.loss)
     except Exception:  # noqa: BLE001 - an input that the model does not accept tells nothing
         return None
     return sum(group.flops for group in tracer.groups())

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainpilot.errors import ModelError
 from trainpilot.profiling.formulas import Call, sizes_of_plain
+from trainpilot.profiling.lengths import SequenceLengths, depends_on_values
 from trainpilot.profiling.liveness import Liveness
 from trainpilot.profiling.operators import OpKind, kind_of, refine_class
 from trainpilot.profiling.result import OpGroup, Phase
@@ -47,19 +48,23 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         liveness: Follows memory; None to count only.
         limit: Most operators to allow.
+        lengths: Tells lengths of sequences from other values; None to take them for values.
 
     Attributes:
         phase: What is dispatched now belongs to; set by the caller.
         reads_values: An operator was seen whose result depends on values of tensors.
     """
 
-    def __init__(self, liveness: Liveness | None = None, limit: int | None = None) -> None:
+    def __init__(
+        self, liveness: Liveness | None = None, limit: int | None = None, lengths: SequenceLengths | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self._dispatches = 0
         self.reads_values = False
         self._liveness = liveness
         self._limit = limit
+        self._lengths = lengths
         self._costs: dict[Any, Cost] = {}
         self._calls: dict[tuple[Phase, int], list[Any]] = {}
 
@@ -80,7 +85,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._dispatches += 1
         if self._limit is not None and self._dispatches > self._limit:
             raise TooManyOperatorsError(f"stopped after {self._limit} operators")
-        if not kind.stable:
+        if self._lengths is not None:
+            self.reads_values |= self._lengths.read_values(kind, args, out)
+        elif depends_on_values(kind, args):
             self.reads_values = True
         cost = self._cost(func, kind, args, kwargs, out)
         entry = self._calls.get((self.phase, id(cost)))

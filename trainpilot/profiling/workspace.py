@@ -166,14 +166,15 @@ class _Convolution:
 
     def data_gradient(self, source: int, result: int) -> int:
         """Scratch of oneDNN's gradient by the input, which is also the forward pass of a transposed convolution."""
-        if _is_avx2() and (self.dilated or self.odd_groups):
+        if has_measured_kernels() and (self.dilated or self.odd_groups):
             return max(torch.get_num_threads() * self.group_columns, result)
         strided = self.sizes["stride"] > 1 and self.sizes["groups"] == 1
         return max(source + self.weight, 2 * result if strided else result)
 
 
 @lru_cache(maxsize=1)
-def _is_avx2() -> bool:
+def has_measured_kernels() -> bool:
+    """True where convolutions run the kernels of AVX2, on which their workspace was measured."""
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
@@ -188,7 +189,7 @@ def _convolution(sizes: Mapping[str, int], args: Sequence[Any]) -> int:
     if sizes["transposed"]:
         return conv.data_gradient(conv.inputs, conv.outputs)
     widest = _PADDING_DEPTHWISE if conv.depthwise else _PADDING
-    if _is_avx2() and (conv.padding > widest or conv.odd_groups):
+    if has_measured_kernels() and (conv.padding > widest or conv.odd_groups):
         columns = min(conv.group_columns, _MOST_COLUMNS)
         return max(torch.get_num_threads() * columns, conv.outputs)
     return max(conv.reordered_image + conv.weight, conv.outputs)
@@ -229,13 +230,13 @@ def _slow_backward(conv: _Convolution) -> int:
 def _weight_gradient(conv: _Convolution) -> int:
     sizes, threads = conv.sizes, torch.get_num_threads()
     wide = conv.width > (_WIDTH_DEPTHWISE if conv.depthwise else _WIDTH)
-    if _is_avx2() and not sizes["transposed"] and (wide or conv.dilated or conv.odd_groups):
+    if has_measured_kernels() and not sizes["transposed"] and (wide or conv.dilated or conv.odd_groups):
         columns = conv.group_columns
         if threads == 1 and columns > _L2_CACHE:
             columns = _ONE_THREAD_COLUMNS
         by_sample = sizes["out_spatial"] // threads < 256 and (sizes["n"] > 1 or sizes["groups"] > 2)
         return (threads if by_sample else 1) * (columns + 4 * conv.weight)
-    if _is_avx2() and sizes["dimensions"] == _VOLUME:
+    if has_measured_kernels() and sizes["dimensions"] == _VOLUME:
         most = _ONE_THREAD_COLUMNS if threads == 1 else _MOST_COLUMNS
         return min(conv.group_columns, most) + 4 * conv.weight
     other = conv.inputs if sizes["transposed"] else conv.outputs

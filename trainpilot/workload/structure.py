@@ -10,6 +10,7 @@ from trainpilot.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn.utils.rnn import PackedSequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,21 @@ def tensor_leaves(value: Any) -> Iterator[Tensor]:
             yield from tensor_leaves(getattr(value, field.name, None))
 
 
+def packed_sequences(value: Any) -> Iterator[PackedSequence]:
+    """Yield every packed sequence among the arguments, lists, tuples and mappings inside ``value``."""
+    if value is None:
+        return
+    from torch.nn.utils.rnn import PackedSequence
+
+    if isinstance(value, PackedSequence):
+        yield value
+    elif isinstance(value, ModelInputs):
+        yield from packed_sequences((*value.args, *value.kwargs.values()))
+    elif isinstance(value, list | tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from packed_sequences(item)
+
+
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """Return a copy of ``value`` with ``function`` applied to every tensor; other leaves pass through untouched."""
     import torch
@@ -90,7 +106,9 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def batch_size_of(value: Any) -> int | None:
-    """Size of the first dimension of the first tensor that has one, or None."""
+    """Sequences in the first packed sequence, else the size of the first dimension of the first tensor, or None."""
+    for packed in packed_sequences(value):
+        return int(packed.batch_sizes[0])
     return next((int(leaf.shape[0]) for leaf in tensor_leaves(value) if leaf.ndim > 0), None)
 
 

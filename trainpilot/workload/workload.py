@@ -122,7 +122,7 @@ class Workload:
         if self.example_inputs is None or callable(self.example_inputs):
             return
         shapes = [tuple(leaf.shape) for leaf in tensor_leaves(self.example_inputs)]
-        if shapes and not any(batch_size in shape for shape in shapes):
+        if shapes and not any(batch_size in shape for shape in (*shapes, (batch_size_of(self.example_inputs),))):
             raise UsageError(
                 f"example_inputs of shape {shapes[0]} hold no batch of {batch_size}: give example_inputs(batch_size) "
                 "as a function, or leave batch_size out"
