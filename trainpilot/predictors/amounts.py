@@ -9,6 +9,7 @@ depend on that.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -60,6 +61,7 @@ _STREAMS = (
 )
 
 
+@functools.cache
 def _stream_names(kind: str) -> tuple[str, ...]:
     return tuple(f"{kind}.bytes{level}" for level in range(len(STREAM_LIMITS)))
 
@@ -126,6 +128,7 @@ def _without_sizes(group: Group) -> Iterator[Entry]:
     yield calls, group["calls"]
 
 
+@functools.lru_cache(maxsize=4096)
 def _base(op: str) -> str:
     """``aten.add_.Tensor`` is ``add``."""
     name = op.split(".")[1] if "." in op else op

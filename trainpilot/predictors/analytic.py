@@ -281,34 +281,35 @@ def _solve(
     prior = np.zeros((blocks * count, blocks * count))
     for block, precision in enumerate(precisions):
         prior[block * count : (block + 1) * count, block * count : (block + 1) * count] = precision
-    logs = np.log(target)
-    rows = [np.flatnonzero(masks[:, block]) for block in range(blocks)]
+    # Rows with the same settings have the same corrections and take part in the same blocks, so all that is computed
+    # of a row and the normal equations are computed once for each combination of settings.
+    patterns, member = np.unique(masks, axis=0, return_inverse=True)
+    order = np.argsort(member, kind="stable")
+    parts, logs = parts[order], np.log(target)[order]
+    ends = np.cumsum(np.bincount(member, minlength=len(patterns))).tolist()
+    groups = [slice(begins, ends_at) for begins, ends_at in zip([0, *ends[:-1]], ends, strict=True)]
 
     def evaluate(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-        priced = parts * np.exp(masks @ theta.reshape(blocks, count))
+        factors = np.exp(patterns @ theta.reshape(blocks, count))
+        priced = np.empty_like(parts)
+        for group, factor in zip(groups, factors, strict=True):
+            np.multiply(parts[group], factor, out=priced[group])
         total = priced.sum(axis=1)
         residual = (logs - np.log(total)) / noise
         size = np.abs(residual)
         loss = np.where(size <= _HUBER, 0.5 * size**2, _HUBER * (size - 0.5 * _HUBER)).sum()
-        return float(loss + 0.5 * theta @ prior @ theta), residual, priced / total[:, None]
+        priced /= total[:, None]
+        return float(loss + 0.5 * theta @ prior @ theta), residual, priced
 
     theta = begin.ravel().copy()
     loss, residual, shares = evaluate(theta)
     for _ in range(_ITERATIONS):
         weight = np.minimum(1.0, _HUBER / np.maximum(np.abs(residual), 1e-12))
-        hessian = prior.copy()
-        gradient = -prior @ theta
-        weighted = shares * (weight / noise**2)[:, None]
-        for first in range(blocks):
-            at = slice(first * count, (first + 1) * count)
-            gradient[at] += shares[rows[first]].T @ (weight * residual / noise)[rows[first]]
-            for second in range(first + 1):
-                both = rows[second][masks[rows[second], first] > 0]
-                block = shares[both].T @ weighted[both]
-                other = slice(second * count, (second + 1) * count)
-                hessian[at, other] += block
-                if first != second:
-                    hessian[other, at] += block.T
+        slopes = np.array([shares[group].T @ (weight * residual / noise)[group] for group in groups])
+        weighted = shares * (np.sqrt(weight) / noise)[:, None]
+        squares = np.array([weighted[group].T @ weighted[group] for group in groups])
+        gradient = (patterns.T @ slopes).ravel() - prior @ theta
+        hessian = prior + np.einsum("gf,gs,gij->fisj", patterns, patterns, squares, optimize=True).reshape(prior.shape)
         step = scipy.linalg.solve(hessian, gradient, assume_a="pos", check_finite=False)
         scale = min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-12))
         while True:

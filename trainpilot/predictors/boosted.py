@@ -37,7 +37,8 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         row_share: Part of the rows that each tree sees.
         rising: Names of features with which the prediction may only rise.
         limit: Largest correction on log-time, either way.
-        n_jobs: Threads; default: the usable cores (affinity and cgroup quota).
+        n_jobs: Threads of a prediction of many rows; default: the usable cores (affinity and cgroup quota). Training
+            takes one: sums of floats depend on how many threads add them up, and folds are fitted side by side.
 
     Attributes:
         booster_: The trained ``xgboost.Booster``.
@@ -98,7 +99,6 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         unknown = [name for name in self.rising if name not in labels]
         if unknown:
             raise FeatureError(f"rising feature {unknown[0]} is missing")
-        threads = self.n_jobs or usable_cores()
         parameters = {
             "objective": "reg:squarederror",
             "max_depth": self.depth,
@@ -108,19 +108,20 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "tree_method": "hist",
             "base_score": 0.0,  # no correction where the trees say nothing
             "monotone_constraints": tuple(int(name in self.rising) for name in labels),
-            "nthread": threads,
+            "nthread": 1,
             "seed": 0,
             "verbosity": 0,
         }
         # Beyond the limit a label is disturbed or the additive model is blind; either way a tree must not chase it.
         target = np.clip(target, -self.limit, self.limit)
         # The names come after the training: xgboost would compare them again for every tree.
-        matrix = xgboost.DMatrix(values, label=target, nthread=threads)
+        matrix = xgboost.DMatrix(values, label=target, nthread=1)
         booster = xgboost.train(parameters, matrix, num_boost_round=self.trees)
         booster.feature_names = labels
         return self._hold(booster, names)
 
     def _hold(self, booster: xgboost.Booster, names: list[str] | None) -> BoostedResidual:
+        booster.set_param({"nthread": self.n_jobs or usable_cores()})
         self.booster_ = booster
         self.n_features_in_ = booster.num_features()
         if names is not None:
@@ -190,7 +191,6 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if not booster.feature_names:
             raise PredictorError("the booster has no names of features")
         model = cls(**parameters)
-        booster.set_param({"nthread": model.n_jobs or usable_cores()})
         return model._hold(booster, list(booster.feature_names))
 
 

@@ -87,21 +87,21 @@ class Domain:
     scale: float
 
     @classmethod
-    def of(cls, table: WorkTable, priced: NDArray[np.float64]) -> Domain:
+    def of(cls, table: WorkTable, mixes: NDArray[np.float64]) -> Domain:
         """Learn the range of a table.
 
         Args:
             table: n steps.
-            priced: Terms at calibration prices in s, shape (n, terms).
+            mixes: What ``mix`` gives for them.
         """
         amounts = table.terms
-        points = _coordinates(mix(table, priced))
+        points = _coordinates(mixes)
         # One row a model and mix: repeated settings of one workload add nothing to what was seen.
         _, first = np.unique(np.round(points, 9), axis=0, return_index=True)
         first = np.sort(first)
         return cls(
             categories=Categories.of(table),
-            contexts=tuple(sorted(set(table.context))),
+            contexts=tuple(sorted(table.contexts[0])),
             least=np.where(amounts > 0, amounts, np.inf).min(axis=0),
             most=amounts.max(axis=0),
             mixes=points[first],

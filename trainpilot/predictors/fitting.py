@@ -183,21 +183,24 @@ def fit_predictor(
         backend: The backend of the rows.
         labels: What ``clean`` gave.
         level: Nominal coverage of the intervals.
-        n_jobs: Threads of the boosted part; default: the usable cores.
+        n_jobs: Folds that are fitted at a time, and threads of the boosted part; default: the usable cores.
         reference: A predictor of other machines. Its step-time model, adapted to the rows, is taken where it has the
             smaller error on rows that were held out: with few rows it has.
         created_at: Seconds since the epoch; default: now.
     """
     # Only now: a dataset that cannot be read is told without loading xgboost, which takes seconds.
     from trainpilot.predictors.model import TargetModel
+    from trainpilot.predictors.splits import Splits
 
     models: dict[str, TargetModel] = {}
+    shared: dict[bytes, Splits] = {}
     for target in TARGETS:
         values = labels.values[target.name]
         known = ~np.isnan(values)
         if known.any():
+            splits = shared.setdefault(known.tobytes(), Splits.of(labels.table.take(known), labels.figures))
             models[target.name] = TargetModel(target, level, n_jobs).fit(
-                labels.table.take(known), values[known], labels.figures
+                splits.table, values[known], labels.figures, splits
             )
     adapted_from = ""
     if reference is not None:
@@ -237,8 +240,8 @@ def fit_reference(frame: pd.DataFrame, backend: str, *, level: float = 0.9) -> P
     labels = clean(rows)
     if not labels.rows:
         raise NoDataError(f"the dataset has no usable row of backend {backend}")
-    # One thread: sums of floats depend on how many add them up. The time is that of the data.
-    return fit_predictor(backend, labels, level=level, n_jobs=1, created_at=float(rows["created_at"].max()))
+    # The time is that of the data.
+    return fit_predictor(backend, labels, level=level, created_at=float(rows["created_at"].max()))
 
 
 def _adapted_if_better(reference: Predictor, own: TargetModel, labels: Labels, level: float) -> TargetModel | None:

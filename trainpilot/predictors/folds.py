@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -57,7 +58,7 @@ def family_folds(table: WorkTable, most: int = _MOST_FAMILY_FOLDS) -> list[Fold]
     if len(names) < 2:
         return []
     bins = [names[start::most] for start in range(min(len(names), most))]
-    return [_fold(table, "family", ", ".join(group), np.isin(families, group)) for group in bins]
+    return [_fold(table, "family", ", ".join(group), _among(families, group)) for group in bins]
 
 
 def model_folds(table: WorkTable, folds: int = _MODEL_FOLDS) -> list[Fold]:
@@ -68,9 +69,7 @@ def model_folds(table: WorkTable, folds: int = _MODEL_FOLDS) -> list[Fold]:
     if len(models) < 2:
         return []
     return [
-        _fold(
-            table, "model", f"models {start + 1} of {folds}", np.isin(table.model_hash, models[start::folds]) & judged
-        )
+        _fold(table, "model", f"models {start + 1} of {folds}", _among(table.model_hash, models[start::folds]) & judged)
         for start in range(min(folds, len(models)))
     ]
 
@@ -90,16 +89,24 @@ def size_folds(
     models = sorted(set(table.model_hash[judged]))
     if len(models) < _LEAST_MODELS_FOR_SIZE:
         return []
-    ordered = sorted(models, key=lambda model: (float(np.median(size[table.model_hash == model])), model))
+    sizes: dict[str, list[float]] = {}
+    for model, value in zip(table.model_hash, size, strict=True):
+        sizes.setdefault(model, []).append(value)
+    ordered = sorted(models, key=lambda model: (float(np.median(sizes[model])), model))
     count = max(1, round(share * len(ordered)))
     ends = [
         (f"largest {share:.0%}", ordered[-count:]),
         *([(f"smallest {share:.0%}", ordered[:count])] if smallest else []),
     ]
-    return [_fold(table, "size", name, np.isin(table.model_hash, part) & judged) for name, part in ends]
+    return [_fold(table, "size", name, _among(table.model_hash, part) & judged) for name, part in ends]
 
 
 def _fold(table: WorkTable, kind: Kind, name: str, mask: NDArray[np.bool_]) -> Fold:
-    held_models = set(table.model_hash[mask])
-    train = ~mask & ~np.isin(table.model_hash, list(held_models))
+    train = ~mask & ~_among(table.model_hash, table.model_hash[mask])
     return Fold(kind, name, np.flatnonzero(mask), np.flatnonzero(train))
+
+
+def _among(values: NDArray[np.object_], chosen: Iterable[str]) -> NDArray[np.bool_]:
+    """Whether each text is one of some; much faster than ``np.isin``, which sorts objects."""
+    known = set(chosen)
+    return np.fromiter((value in known for value in values), dtype=bool, count=len(values))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainpilot.errors import PredictorError
-from trainpilot.predictors.table import WorkTable, check_features, context_of_row, records, table_of_frame
+from trainpilot.predictors.table import WorkTable, check_features, context_of_row, records, table_of_rows
 from trainpilot.predictors.terms import measure_work
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LONGEST_STEP_S = 86_400.0
 LEAST_QUIET_CONFIGURATIONS = 8
 _LEAST_REPETITIONS = 30
+_WORK = "work"  # entry of a row that has been checked: its amounts, which take most of the time of cleaning
 _LARGEST_DRIFT = 1.0  # log units between two rounds; what differs more has another cause
 
 
@@ -69,9 +70,10 @@ def clean(frame: pd.DataFrame) -> Labels:
     dropped: Counter[str] = Counter()
     kept: list[dict[str, Any]] = []
     for row in records(frame):
-        reason = _fault(row)
-        if reason:
-            dropped[reason] += 1
+        try:
+            row[_WORK] = _checked_work(row)
+        except _UnusableRowError as fault:
+            dropped[str(fault)] += 1
         else:
             kept.append(row)
     usual = _usual_controls(kept)
@@ -93,7 +95,7 @@ def clean(frame: pd.DataFrame) -> Labels:
     used = [row for rows in groups.values() for row in rows]
     firsts = [rows[0] for rows in groups.values()]
     return Labels(
-        table=_table(frame, firsts),
+        table=table_of_rows(firsts, [row[_WORK] for row in firsts]),
         values={
             name: np.array([_median(_label(name, row) for row in rows) for rows in groups.values()])
             for name in ("step_time_s", "setup_time_s", "peak_memory_bytes", "energy_j")
@@ -163,24 +165,34 @@ def _by_configuration(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[
     return groups
 
 
-def _fault(row: dict[str, Any]) -> str:
-    """Why a row is no label, or an empty text."""
+class _UnusableRowError(Exception):
+    """Why a row is no label."""
+
+
+def _checked_work(row: dict[str, Any]) -> NDArray[np.float64]:
+    """Amounts of a row that is a label.
+
+    Raises:
+        _UnusableRowError: It is none.
+    """
     label = row["step_time_s"]
     if label is None or math.isnan(label):
-        return "step time is missing or NaN"
+        raise _UnusableRowError("step time is missing or NaN")
     if math.isinf(label):
-        return "step time is infinite"
+        raise _UnusableRowError("step time is infinite")
     if label <= 0:
-        return "step time is not above 0"
+        raise _UnusableRowError("step time is not above 0")
     if label > LONGEST_STEP_S:
-        return "step time is longer than a day"
+        raise _UnusableRowError("step time is longer than a day")
     try:
         check_features(row["features"])
         work = measure_work(row["op_groups"])
     except PredictorError as error:
         # Without the value, so that rows with one fault are counted together.
-        return str(error).split(":")[0]
-    return "" if work.any() else "no operations were traced"
+        raise _UnusableRowError(str(error).split(":")[0]) from None
+    if not work.any():
+        raise _UnusableRowError("no operations were traced")
+    return work
 
 
 def _label(name: str, row: dict[str, Any]) -> float:
@@ -197,12 +209,6 @@ def _label(name: str, row: dict[str, Any]) -> float:
 def _median(values: Any) -> float:
     found = [value for value in values if not math.isnan(value)]
     return float(np.median(found)) if found else math.nan
-
-
-def _table(frame: pd.DataFrame, rows: list[dict[str, Any]]) -> WorkTable:
-    import pandas as pd
-
-    return table_of_frame(pd.DataFrame(rows, columns=frame.columns))
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[Any, dict[str, float]]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from threadpoolctl import threadpool_limits
 
 from trainpilot.errors import PredictorError
+from trainpilot.hardware import usable_cores
 from trainpilot.predictors.analytic import AdditiveModel
 from trainpilot.predictors.boosted import BoostedResidual
 from trainpilot.predictors.conventions import UnfittedError
 from trainpilot.predictors.crossfit import HeldOut, Shrinkage, cross_coverage, errors_of, learn_shrinkage
-from trainpilot.predictors.domain import Domain, Position
-from trainpilot.predictors.features import SIZE_FEATURES, Categories, feature_names, mix, scale_free
-from trainpilot.predictors.folds import Fold, family_folds, model_folds, size_folds
+from trainpilot.predictors.domain import Position
+from trainpilot.predictors.features import SIZE_FEATURES, feature_names, mix, scale_free
+from trainpilot.predictors.folds import Fold
 from trainpilot.predictors.intervals import Intervals
+from trainpilot.predictors.splits import Splits
 from trainpilot.predictors.targets import STEP_TIME, Figures, Target, price_step_s
 
 if TYPE_CHECKING:
@@ -28,9 +32,6 @@ if TYPE_CHECKING:
 
 # With fewer models than this, trees can only learn them by heart.
 _LEAST_MODELS_FOR_TREES = 8
-_FEW_MODELS, _FEW_FAMILY_FOLDS, _FEW_MODEL_FOLDS = 100, 5, 3
-# Held out at each end of the sizes, so that the error of going beyond the data is known even from a small sweep.
-_EXTRAPOLATED_SHARE = 1 / 3
 # So many steps at a time: what is computed of them on the way stays in the cache of a core.
 _CHUNK = 512
 
@@ -109,7 +110,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
     Args:
         target: What is learned.
         level: Nominal coverage of the intervals.
-        n_jobs: Threads of the boosted part; default: the usable cores.
+        n_jobs: Folds that are fitted at a time, and threads of the boosted part; default: the usable cores.
 
     Attributes:
         additive_: The additive model.
@@ -127,13 +128,16 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         self.level = level
         self.n_jobs = n_jobs
 
-    def fit(self, table: WorkTable, y: NDArray[np.float64], figures: Figures) -> TargetModel:
-        """Fit on measured steps.
+    def fit(
+        self, table: WorkTable, y: NDArray[np.float64], figures: Figures, splits: Splits | None = None
+    ) -> TargetModel:
+        """Fit on measured steps. The result does not depend on the number of threads.
 
         Args:
             table: n steps.
             y: Labels above 0, shape (n,).
             figures: Calibration figures by context; a missing one gets reference figures.
+            splits: Those of this table at these figures, if another target has made them already.
 
         Raises:
             PredictorError: There is no row, or a label is not finite and above 0.
@@ -141,53 +145,56 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         labels = np.asarray(y, dtype=float)
         if not len(table) or labels.shape != (len(table),):
             raise PredictorError(f"{len(table)} steps and labels of shape {labels.shape} do not match")
-        self.figures_ = dict(figures)
-        priced = price_step_s(table, figures)
-        self.additive_, self.boosted_ = self._fit_parts(table, labels, priced)
-        size = size_folds(table, priced.sum(axis=1), share=_EXTRAPOLATED_SHARE, smallest=True)
-        # A small sweep is fitted in seconds: its held-out errors are coarse anyway.
-        few = len(set(table.model_hash)) < _FEW_MODELS
-        folds = [
-            *(family_folds(table, _FEW_FAMILY_FOLDS) if few else family_folds(table)),
-            *(model_folds(table, _FEW_MODEL_FOLDS) if few else model_folds(table)),
-            *size,
+        splits = Splits.of(table, figures) if splits is None else splits
+        self.figures_, self.domain_ = splits.figures, splits.domain
+        parts = self.target.parts(table, self.figures_)
+        features = splits.features if self.target.boosted else np.empty((len(table), 0))
+        folds = [np.arange(len(table)), *(fold.train for fold in splits.folds)]
+        with ThreadPoolExecutor(self.n_jobs or usable_cores()) as pool, threadpool_limits(1, user_api="blas"):
+            fitted = list(pool.map(lambda train: self._fit_parts(splits, parts, features, labels, train), folds))
+        self.additive_, self.boosted_ = fitted[0]
+        held = [
+            self._hold_out(splits, fold, position, parts, labels, *models)
+            for fold, position, models in zip(splits.folds, splits.positions, fitted[1:], strict=True)
         ]
-        parts = [self._hold_out(fold, table, labels, priced) for fold in folds if len(fold.train)]
-        self.held_out_ = HeldOut.join(parts) if parts else None
+        self.held_out_ = HeldOut.join(held) if held else None
         self.shrinkage_ = Shrinkage() if self.held_out_ is None else learn_shrinkage(self.held_out_)
-        self.domain_ = Domain.of(table, priced)
         self.calibrate()
         return self
 
     def _fit_parts(
         self,
-        table: WorkTable,
+        splits: Splits,
+        parts: NDArray[np.float64],
+        features: NDArray[np.float64],
         labels: NDArray[np.float64],
-        priced: NDArray[np.float64],
+        train: NDArray[np.intp],
     ) -> tuple[AdditiveModel, BoostedResidual | None]:
-        parts = self.target.parts(table, self.figures_)
-        additive = self.target.additive().fit(parts, labels, table.context)
-        if not self.target.boosted or len(set(table.model_hash)) < _LEAST_MODELS_FOR_TREES:
+        """Fit on some of the steps."""
+        parts, labels, contexts = parts[train], labels[train], splits.table.context[train]
+        additive = self.target.additive().fit(parts, labels, contexts)
+        if not self.target.boosted or len(set(splits.table.model_hash[train])) < _LEAST_MODELS_FOR_TREES:
             return additive, None
-        residual = np.log(labels / additive.predict(parts, table.context))
-        categories = Categories.of(table)
-        boosted = BoostedResidual(rising=SIZE_FEATURES, n_jobs=self.n_jobs).fit_named(
-            scale_free(table, priced, categories), feature_names(categories), residual
-        )
-        return additive, boosted
+        residual = np.log(labels / additive.predict(parts, contexts))
+        boosted = BoostedResidual(rising=SIZE_FEATURES, n_jobs=self.n_jobs)
+        return additive, boosted.fit_named(features[train], feature_names(splits.categories), residual)
 
     def _hold_out(
-        self, fold: Fold, table: WorkTable, labels: NDArray[np.float64], priced: NDArray[np.float64]
+        self,
+        splits: Splits,
+        fold: Fold,
+        position: Position,
+        parts: NDArray[np.float64],
+        labels: NDArray[np.float64],
+        additive: AdditiveModel,
+        boosted: BoostedResidual | None,
     ) -> HeldOut:
-        train, held = table.take(fold.train), table.take(fold.held)
-        held_priced = priced[fold.held]
-        additive, boosted = self._fit_parts(train, labels[fold.train], priced[fold.train])
-        base = additive.predict(self.target.parts(held, self.figures_), held.context)
+        """What the models of a fold say of the steps that were held out."""
+        held = splits.table.take(fold.held)
+        base = additive.predict(parts[fold.held], held.context)
         correction = np.zeros(len(held))
         if boosted is not None:
-            categories = Categories.of(train)
-            correction = boosted.predict_named(scale_free(held, held_priced, categories), feature_names(categories))
-        position = Domain.of(train, priced[fold.train]).locate(held, held_priced)
+            correction = boosted.predict_named(splits.features[fold.held], feature_names(splits.categories))
         return HeldOut.of_fold(fold, held, position, np.log(labels[fold.held] / base), correction)
 
     def calibrate(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trainpilot.errors import PredictorError
-from trainpilot.predictors.terms import measure_work, term_amounts
+from trainpilot.predictors.terms import WORK_COLUMNS, measure_work, term_amounts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,14 +180,25 @@ def table_of_frame(frame: pd.DataFrame) -> WorkTable:
     rows = records(frame)
     for row in rows:
         check_features(row["features"])
+    return table_of_rows(rows, [measure_work(row["op_groups"]) for row in rows])
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]], work: Sequence[NDArray[np.float64]]) -> WorkTable:
+    """The steps of rows of a timing dataset whose features were checked, in the same order.
+
+    Args:
+        rows: Dicts of the fields of ``Measurement``.
+        work: What ``measure_work`` gives for each.
+    """
     return WorkTable(
-        work=np.array([measure_work(row["op_groups"]) for row in rows]),
-        facts=np.array([[float(row["features"][name]) for name in FACTS] for row in rows]),
-        batch_size=frame["batch_size"].to_numpy(dtype=float),
-        context=_objects([context_of_row(row) for row in rows]),
-        **{
-            name: _objects(list(frame[name])) for name in ("optimizer", "family", "model_hash", "workload_hash", "name")
-        },
+        np.array(work).reshape(len(rows), len(WORK_COLUMNS)),
+        np.array([[float(row["features"][name]) for name in FACTS] for row in rows]).reshape(len(rows), len(FACTS)),
+        np.array([float(row["batch_size"]) for row in rows]),
+        _objects([context_of_row(row) for row in rows]),
+        *(
+            _objects([row[name] for row in rows])
+            for name in ("optimizer", "family", "model_hash", "workload_hash", "name")
+        ),
     )
 
 

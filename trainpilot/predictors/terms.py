@@ -7,7 +7,6 @@ FLOPs at a rate, bytes at a bandwidth, or dispatches at a cost each. Time is the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,6 +33,20 @@ WORK_COLUMNS: tuple[str, ...] = (
 )
 WORK_INDEX: Mapping[str, int] = {name: position for position, name in enumerate(WORK_COLUMNS)}
 
+_FINE_COLUMN: Mapping[str, int] = {name: WORK_INDEX[f"fine:{name}"] for name in AMOUNTS}
+# By phase and class, for each quantity: the columns of the class and of the phase. Optimizers dispatch the same kernels
+# as everything else, but over long lists: they have their own price.
+_COLUMNS_OF_GROUP: Mapping[tuple[str, str], tuple[tuple[int, int], ...]] = {
+    (phase, op_class): tuple(
+        (
+            WORK_INDEX[f"{quantity}.{'optimizer' if phase == 'optimizer' else op_class}"],
+            WORK_INDEX[f"{quantity}@{phase}"],
+        )
+        for quantity in QUANTITIES
+    )
+    for phase in PHASES
+    for op_class in OP_CLASSES
+}
 _FIRST_FINE = WORK_INDEX[f"fine:{AMOUNTS[0]}"]
 
 # A count above this is a fault of the trace: it is beyond a year of the largest computer in one step.
@@ -137,33 +150,34 @@ def measure_work(groups: Iterable[OpGroup | Mapping[str, Any]], batch_scale: flo
     Raises:
         PredictorError: A count is missing, not finite, negative or absurd, or a class or phase is unknown.
     """
-    amounts = np.zeros(len(WORK_COLUMNS))
+    amounts = [0.0] * len(WORK_COLUMNS)  # a list, because adding to one entry of an array takes several times as long
     for group in groups:
         row = vars(group) if isinstance(group, OpGroup) else group
         try:
             phase, op_class = row["phase"], row["op_class"]
-            counts = {
-                "flops": float(row["flops"]),
-                "bytes": float(row["bytes_read"]) + float(row["bytes_written"]),
-                "calls": float(row["calls"]),
-            }
+            counts = (
+                float(row["flops"]),
+                float(row["bytes_read"]) + float(row["bytes_written"]),
+                float(row["calls"]),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise PredictorError(f"operation group {row.get('op')!r}: no valid {error}") from None
-        if phase not in PHASES or op_class not in OP_CLASSES:
+        columns = _COLUMNS_OF_GROUP.get((phase, op_class))
+        if columns is None:
             raise PredictorError(f"operation group {row.get('op')!r}: unknown class {op_class!r} or phase {phase!r}")
-        for quantity, count in counts.items():
-            if not math.isfinite(count) or not 0 <= count <= LARGEST_COUNT:
+        in_update = phase == "optimizer"
+        scale = 1.0 if in_update else batch_scale
+        for quantity, count, (of_class, of_phase) in zip(QUANTITIES, counts, columns, strict=True):
+            if not 0 <= count <= LARGEST_COUNT:  # false for NaN too
                 raise PredictorError(f"feature {quantity}.{op_class} is not a valid count: {count} ({row.get('op')})")
-            scaled = count if phase == "optimizer" or quantity == "calls" else count * batch_scale
-            # Optimizers dispatch the same kernels as everything else, but over long lists: they have their own price.
-            amounts[WORK_INDEX[f"{quantity}.{'optimizer' if phase == 'optimizer' else op_class}"]] += scaled
-            amounts[WORK_INDEX[f"{quantity}@{phase}"]] += scaled
+            scaled = count if quantity == "calls" else count * scale
+            amounts[of_class] += scaled
+            amounts[of_phase] += scaled
         for name, amount in fine_amounts(row):
-            fixed = phase == "optimizer" or name in FIXED_AMOUNTS
-            amounts[WORK_INDEX[f"fine:{name}"]] += amount if fixed else amount * batch_scale
-    if amounts.any():
+            amounts[_FINE_COLUMN[name]] += amount if name in FIXED_AMOUNTS else amount * scale
+    if any(amounts):
         amounts[WORK_INDEX["fine:step"]] = 1.0
-    return amounts
+    return np.array(amounts)
 
 
 def term_amounts(work: NDArray[np.float64]) -> NDArray[np.float64]:
