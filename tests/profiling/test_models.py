@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import trainpilot as tp
 from trainpilot.errors import ModelError, NothingToTrainError
 from trainpilot.profiling import count_operations, profile
 
-from .test_flops import of
+from .test_flops import of, summed
 
 
 def test_data_parallel_wrapper_counts_as_its_module() -> None:
@@ -373,3 +374,76 @@ def test_optimizer_that_needs_a_closure_is_explained() -> None:
 def test_error_of_the_model_is_one_line_with_its_name() -> None:
     with pytest.raises(ModelError, match=r"^Linear: forward raised RuntimeError: mat1 and mat2 shapes"):
         of(nn.Linear(8, 8), torch.randn(2, 9))
+
+
+class Propagating(nn.Module):
+    """Graph layer: a sparse adjacency matrix of 3 x 4 spreads what a layer makes of the nodes."""
+
+    def __init__(self, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.multiply, self.l = multiply, nn.Linear(6, 5, bias=False)
+
+    def forward(self, adjacency: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+        return self.multiply(adjacency, self.l(nodes))
+
+
+DENSE = torch.tensor([[1.0, 0, 2, 0], [0, 3, 0, 0], [0, 0, 4, 5]])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support:UserWarning")
+@pytest.mark.parametrize("multiply", [torch.sparse.mm, torch.matmul])
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_sparse_operand_counts_its_stored_elements(multiply: Callable[..., torch.Tensor], layout: str) -> None:
+    adjacency = getattr(DENSE, f"to_sparse_{layout}" if layout != "coo" else "to_sparse")()
+    p = profile(
+        tp.Workload(Propagating(multiply), example_inputs=(adjacency, torch.randn(4, 6)), batch_size=3, loss=summed)
+    )
+    layer, spread = 2 * 4 * 6 * 5, 2 * 5 * 5  # five elements are stored
+    assert p.forward_flops == layer + spread
+    assert p.backward_flops == layer + spread  # the gradient of the layer's weight, and that of the dense operand
+    assert p.uncounted_ops == {}
+    assert not p.data_dependent
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
+def test_sparse_matrix_from_indices_and_from_values() -> None:
+    class Built(nn.Module):
+        def __init__(self, by_value: bool) -> None:
+            super().__init__()
+            self.l, self.by_value = nn.Linear(6, 5, bias=False), by_value
+
+        def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+            if self.by_value:
+                return (x > 0).float().to_sparse() @ self.l.weight.t()
+            adjacency = torch.sparse_coo_tensor(edges, torch.ones(edges.shape[1]), (4, 4))
+            return torch.sparse.mm(adjacency, self.l(x))
+
+    x, edges = torch.randn(4, 6), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    indexed = of(Built(False), (x, edges))
+    assert (indexed.forward_flops, indexed.data_dependent) == (2 * 4 * 6 * 5 + 2 * 3 * 5, False)
+    valued = of(Built(True), (x, edges))
+    assert (valued.forward_flops, valued.data_dependent) == (2 * int((x > 0).sum()) * 5, True)
+
+
+def test_product_of_two_sparse_matrices_is_uncounted() -> None:
+    class Squared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(x, x).to_dense() * self.scale
+
+    p = profile(tp.Workload(Squared(), example_inputs=torch.eye(3).to_sparse(), loss=summed))
+    assert p.forward_flops == 0
+    assert list(p.uncounted_ops) == ["aten._sparse_sparse_matmul"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_input_is_refused_in_one_line(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=layout)
+    for inputs in (nested, lambda _: nested):
+        with pytest.raises(ModelError, match=r"nested tensor.*give a padded tensor") as caught:
+            profile(tp.Workload(nn.Linear(4, 4), example_inputs=inputs, batch_size=2, loss=summed))
+        assert "\n" not in str(caught.value)

@@ -372,7 +372,9 @@ def fake_converter(fake_mode: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """Convert to fake tensors on the CPU, whatever the original's device; allocates nothing."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.layout != torch.strided or type(tensor) not in _PLAIN_TENSORS:
+        if tensor.layout != torch.strided and not tensor.is_nested:
+            raise UnsupportedFakeTensorException(f"a fake tensor of layout {tensor.layout} stores no elements")
+        if type(tensor) not in _PLAIN_TENSORS or tensor.is_nested:
             try:
                 return fake_mode.from_tensor(tensor, static_shapes=True)  # type: ignore[no-any-return]
             except Exception as error:

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
+
 Sizes = dict[str, int]
 
 
@@ -46,10 +49,36 @@ def _product(m: int, n: int, k: int, batch: int, tensor: Any) -> tuple[int, Size
     return _multiply_adds(batch * m * n * k, tensor), {"m": m, "n": n, "k": k, "batch": batch}
 
 
+class UncountedError(Exception):
+    """The formula of an operator does not cover its operands."""
+
+
+def stored_elements(tensor: Any) -> int:
+    """Elements that a tensor stores: all of a dense one, the specified ones of a sparse one."""
+    if tensor.layout == torch.strided:
+        return int(tensor.numel())
+    if isinstance(tensor, FakeTensor):
+        raise UnsupportedFakeTensorException(f"a fake tensor of layout {tensor.layout} stores no elements")
+    if tensor.layout == torch.sparse_coo:
+        return int(tensor._nnz() * prod(tensor.shape[tensor.sparse_dim() :]))
+    return int(tensor.values().numel())
+
+
 def _mm(call: Call, at: int = 0) -> tuple[int, Sizes]:
-    """``(m, k) @ (k, n)`` at positions ``at`` and ``at + 1``."""
-    (m, k), (_, n) = call.args[at].shape, call.args[at + 1].shape
-    return _product(m, n, k, 1, call.args[at])
+    """``(m, k) @ (k, n)`` at positions ``at`` and ``at + 1``.
+
+    Each stored element of a sparse operand meets one row or column of the dense one.
+    """
+    left, right = call.args[at : at + 2]
+    (m, k), (_, n) = left.shape, right.shape
+    flops, sizes = _product(m, n, k, 1, left)
+    if left.layout != torch.strided and right.layout != torch.strided:
+        raise UncountedError
+    if left.layout != torch.strided:
+        return _multiply_adds(stored_elements(left) * n, left), sizes
+    if right.layout != torch.strided:
+        return _multiply_adds(m * stored_elements(right), right), sizes
+    return flops, sizes
 
 
 def _addmm(call: Call) -> tuple[int, Sizes]:
@@ -264,7 +293,7 @@ def _embedding_bag_dense_backward(call: Call) -> tuple[int, Sizes]:
 
 FORMULAS: Mapping[str, Formula] = {
     **dict.fromkeys(("aten.mm", "aten._int_mm", "aten._scaled_mm"), Formula("matmul", _mm)),
-    **dict.fromkeys(("aten.addmm", "aten._addmm_activation"), Formula("matmul", _addmm)),
+    **dict.fromkeys(("aten.addmm", "aten._addmm_activation", "aten._sparse_addmm"), Formula("matmul", _addmm)),
     "aten.bmm": Formula("matmul", _bmm),
     **dict.fromkeys(("aten.baddbmm", "aten.addbmm"), Formula("matmul", _baddbmm)),
     **dict.fromkeys(

@@ -88,7 +88,8 @@ _COPY = _names("""
     reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d
     replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
     replication_pad3d_backward block_diag diag_embed one_hot lift_fresh_copy lift _pin_memory narrow contiguous
-    _nested_tensor_from_mask_left_aligned _nested_tensor_from_mask _pack_padded_sequence _to_dense to_sparse
+    _nested_tensor_from_mask_left_aligned _nested_tensor_from_mask _pack_padded_sequence _to_dense to_sparse _to_sparse
+    _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc
     to_padded_tensor _coalesce _chunk_cat unsafe_split unsafe_split_with_sizes
     hann_window hamming_window resize resize_as nonzero_static view_as cartesian_prod _reshape_copy
     _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward expand t permute transpose view squeeze
@@ -133,7 +134,9 @@ _OVERWRITES = frozenset(
 )
 
 # Output shapes follow from values, which PyTorch does not tag.
-_VALUE_DEPENDENT = frozenset(_names("_nested_tensor_from_mask"))
+_VALUE_DEPENDENT = frozenset(
+    _names("_nested_tensor_from_mask _to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc")
+)
 
 # Internal to tracing or to the profiler of PyTorch: a real step pays nothing for them.
 _IGNORED_NAMESPACES = frozenset({"prim", "profiler", "debugprims"})

@@ -117,8 +117,8 @@ class _Profiler:
         refuse_quantised(workload.name, model)
         assert workload.batch_size is not None
         inputs, targets = self._batch(workload.batch_size)
-        self._refuse_nothing_to_train(model, inputs)
         self._check_batch(inputs)
+        self._refuse_nothing_to_train(model, inputs)
         try:
             return self._profile(self._attempt(model, inputs, targets), workload.batch_size)
         except StepError as failure:
@@ -152,7 +152,12 @@ class _Profiler:
             )
 
     def _check_batch(self, inputs: ModelInputs) -> None:
-        """Refuse inputs of another batch size than the plan's: their step would be priced as the plan's."""
+        """Refuse nested tensors, and inputs of another batch size than the plan's, whose price they would get."""
+        if any(leaf.is_nested for leaf in tensor_leaves(inputs)):
+            raise ModelError(
+                f"{self._workload.name}: the inputs hold a nested tensor, whose operators have no counts: give a "
+                "padded tensor with its mask or lengths, or a PackedSequence"
+            )
         wanted = self._workload.plan.batch_size
         shapes = [tuple(leaf.shape) for leaf in tensor_leaves(inputs)]
         if shapes and not any(wanted in shape for shape in (*shapes, (batch_size_of(inputs),))):

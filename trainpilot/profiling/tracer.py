@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainpilot.errors import ModelError
-from trainpilot.profiling.formulas import Call, sizes_of_plain
+from trainpilot.profiling.formulas import Call, UncountedError, sizes_of_plain, stored_elements
 from trainpilot.profiling.lengths import SequenceLengths, depends_on_values
 from trainpilot.profiling.liveness import Liveness
 from trainpilot.profiling.operators import OpKind, kind_of, refine_class
@@ -36,6 +36,7 @@ class Cost:
     bytes_read: int
     bytes_written: int
     sizes: Mapping[str, int]
+    uncounted: bool
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -114,13 +115,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _new_cost(self, key: Any, kind: OpKind, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
         call = Call(args, kwargs, out)
         read, written = traffic(kind, call)
-        if kind.formula is not None:
-            flops, sizes = kind.formula.count(call)
-        else:
-            flops = 0
+        uncounted = kind.uncounted
+        try:
+            flops, sizes = kind.formula.count(call) if kind.formula is not None else (0, None)
+        except UncountedError:
+            uncounted, flops, sizes = True, 0, None
+        if sizes is None:
             operands = [*tensors_in(args), *tensors_in((out,))] if kind.moves_data else []
             sizes = sizes_of_plain(operands)
-        cost = Cost(kind, refine_class(kind.op_class, sizes), flops, read, written, sizes)
+        cost = Cost(kind, refine_class(kind.op_class, sizes), flops, read, written, sizes, uncounted)
         self._costs[key] = cost
         return cost
 
@@ -141,7 +144,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Calls of operators that do arithmetic but have no formula, by name."""
         found: dict[str, int] = {}
         for cost, calls in self._calls.values():
-            if cost.kind.uncounted:
+            if cost.uncounted:
                 found[cost.kind.name] = found.get(cost.kind.name, 0) + calls
         return found
 
@@ -187,4 +190,7 @@ def _key(values: Any) -> tuple[Any, ...]:
 def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.is_nested:  # its parts are contiguous
         return tuple(map(tuple, tensor._nested_tensor_size().tolist())), tensor.dtype
+    if tensor.layout != torch.strided:
+        stored = 0 if isinstance(tensor, FakeTensor) else stored_elements(tensor)
+        return tensor.shape, tensor.layout, stored, tensor.dtype
     return tensor.shape, tensor.stride(), tensor.dtype

@@ -251,6 +251,8 @@ def _product(_sizes: Mapping[str, int], args: Sequence[Any]) -> int:
     """Operands of a matrix product that are neither row-major nor column-major are copied."""
     copied = 0
     for operand in args[-2:]:
+        if operand.layout != torch.strided:
+            continue
         (rows, columns), (down, along) = operand.shape, operand.stride()
         if not (down == 1 and along >= max(1, rows)) and not (along == 1 and down >= max(1, columns)):
             copied += operand.numel() * operand.element_size()

@@ -109,7 +109,7 @@ def batch_size_of(value: Any) -> int | None:
     """Sequences in the first packed sequence, else the size of the first dimension of the first tensor, or None."""
     for packed in packed_sequences(value):
         return int(packed.batch_sizes[0])
-    return next((int(leaf.shape[0]) for leaf in tensor_leaves(value) if leaf.ndim > 0), None)
+    return next((int(leaf.size(0)) for leaf in tensor_leaves(value) if leaf.ndim > 0), None)
 
 
 def signature(value: Any) -> list[list[Any]]:

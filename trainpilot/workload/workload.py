@@ -121,7 +121,7 @@ class Workload:
         """Refuse inputs that hold another number of samples than the plan's batch; which dimension counts is free."""
         if self.example_inputs is None or callable(self.example_inputs):
             return
-        shapes = [tuple(leaf.shape) for leaf in tensor_leaves(self.example_inputs)]
+        shapes = [tuple(leaf.shape) for leaf in tensor_leaves(self.example_inputs) if not leaf.is_nested]
         if shapes and not any(batch_size in shape for shape in (*shapes, (batch_size_of(self.example_inputs),))):
             raise UsageError(
                 f"example_inputs of shape {shapes[0]} hold no batch of {batch_size}: give example_inputs(batch_size) "
