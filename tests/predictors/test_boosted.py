@@ -5,13 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
-from sklearn.utils.estimator_checks import (
-    check_get_params_invariance,
-    check_no_attributes_set_in_init,
-    check_parameters_default_constructible,
-    check_set_params,
-)
 
 from trainpilot.errors import NotFittedError, PredictorError
 from trainpilot.predictors.boosted import BoostedResidual
@@ -106,12 +99,3 @@ def test_deterministic():
 def test_asked_before_the_fit():
     with pytest.raises(NotFittedError):
         BoostedResidual().predict(data(5)[0])
-
-
-def test_scikit_learn_conventions():
-    name, model = "BoostedResidual", BoostedResidual()
-    check_parameters_default_constructible(name, model)
-    check_no_attributes_set_in_init(name, model)
-    check_get_params_invariance(name, model)
-    check_set_params(name, model)
-    assert clone(BoostedResidual(depth=5)).depth == 5

@@ -10,7 +10,8 @@ import numpy as np
 import scipy.linalg
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from trainpilot.errors import NotFittedError, PredictorError
+from trainpilot.errors import FeatureError, PredictorError
+from trainpilot.predictors.conventions import UnfittedError, checked_features, checked_training_data
 from trainpilot.predictors.terms import term_amounts, unit_costs_s
 
 if TYPE_CHECKING:
@@ -77,6 +78,13 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.context_spread = context_spread
         self.noise = noise
 
+    def __sklearn_tags__(self) -> Any:
+        """Parts and labels are amounts of time: none is negative."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.target_tags.positive_only = True
+        return tags
+
     def fit(
         self,
         X: NDArray[np.float64],  # noqa: N803 (scikit-learn's name)
@@ -92,9 +100,10 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 for all.
 
         Raises:
-            PredictorError: A value is not finite or below 0, or there is no row.
+            FeatureError: A value is not finite or below 0, or there is no row.
         """
-        parts, target = _checked(X, y)
+        parts, target = checked_training_data(self, X, y)
+        _check_parts(parts, target)
         count = parts.shape[1]
         keys = _keys(contexts, len(parts))
         factors = _factors(keys)
@@ -134,9 +143,10 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             spread: Standard deviation of what it adds, for its level and for each part.
 
         Raises:
-            PredictorError: A value is not finite or below 0, or there is no row.
+            FeatureError: A value is not finite or below 0, or there is no row.
         """
-        parts, target = _checked(self.parts(X, contexts), y)
+        parts, target = self.parts(X, contexts), np.asarray(y, dtype=float)
+        _check_parts(parts, target)
         precision = _precision(spread, np.full(parts.shape[1], spread))
         begin = np.zeros((1, parts.shape[1]))
         found = _solve(parts, target, np.ones((len(parts), 1)), [precision], begin, self.noise)[0]
@@ -167,13 +177,11 @@ class AdditiveModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises:
             NotFittedError: ``fit`` was not called.
-            PredictorError: The number of parts is not the one of the fit.
+            FeatureError: The number of parts is not the one of the fit.
         """
         if not hasattr(self, "common_"):
-            raise NotFittedError("the additive model is not fitted: call fit first")
-        parts = np.asarray(X, dtype=float)
-        if parts.ndim != 2 or parts.shape[1] != self.n_features_in_:
-            raise PredictorError(f"expected {self.n_features_in_} parts a row, got an array of shape {parts.shape}")
+            raise UnfittedError("the additive model is not fitted: call fit first")
+        parts = checked_features(self, X, finite=True)
         keys = _keys(contexts, len(parts))
         distinct = sorted(set(keys), key=repr)
         by_key = {key: self.factors(key) for key in distinct}
@@ -326,12 +334,10 @@ def _solve(
     return theta.reshape(blocks, count)
 
 
-def _checked(X: Any, y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # noqa: N803
-    parts, target = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
-    if parts.ndim != 2 or target.shape != (len(parts),) or not len(parts):
-        raise PredictorError(f"parts of shape {parts.shape} and labels of shape {target.shape} do not match")
-    if not np.isfinite(parts).all() or (parts < 0).any() or not (parts.sum(axis=1) > 0).all():
-        raise PredictorError("parts must be finite, 0 or more, and above 0 in sum")
+def _check_parts(parts: NDArray[np.float64], target: NDArray[np.float64]) -> None:
+    if not np.isfinite(parts).all():
+        raise FeatureError("parts must be finite, but one is NaN or infinite")
+    if (parts < 0).any() or not (parts.sum(axis=1) > 0).all():
+        raise FeatureError("Negative values in data: parts must be 0 or more, and above 0 in sum")
     if not np.isfinite(target).all() or (target <= 0).any():
-        raise PredictorError("labels must be finite and above 0")
-    return parts, target
+        raise FeatureError("labels must be finite and above 0")

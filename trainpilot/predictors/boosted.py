@@ -144,7 +144,7 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_fitted()
         if self._order is None:
-            return self._ask(checked_features(self, X))
+            return self._ask(checked_features(self, X, finite=False))
         if not isinstance(X, pd.DataFrame):
             raise FeatureError(f"features must be a data frame with named columns, got {type(X).__name__}")
         given = {str(name) for name in X.columns}
@@ -152,7 +152,7 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if missing:
             raise FeatureError(f"feature {missing[0]} is missing")
         named = X.set_axis([str(name) for name in X.columns], axis="columns")
-        return self._ask(checked_features(self, named[list(self._order)]))
+        return self._ask(checked_features(self, named[list(self._order)], finite=False))
 
     def predict_named(self, values: NDArray[np.floating], names: Sequence[str]) -> NDArray[np.float64]:
         """The same as ``predict`` of a data frame with these columns, without making one.
@@ -205,4 +205,5 @@ def _check_finite(values: NDArray[np.floating], names: Sequence[str] | None) -> 
         return
     row, column = np.argwhere(~valid)[0]
     name = f"x{column}" if names is None else names[column]
-    raise FeatureError(f"feature {name} is not a finite number: {values[row, column]}")
+    value = values[row, column]
+    raise FeatureError(f"feature {name} is not a finite number: {'NaN' if np.isnan(value) else value}")

@@ -38,16 +38,21 @@ def checked_training_data(estimator: Any, X: Any, y: Any) -> tuple[NDArray[np.fl
     return values, labels.astype(float)
 
 
-def checked_features(estimator: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
+def checked_features(estimator: Any, X: Any, *, finite: bool) -> NDArray[np.float64]:  # noqa: N803
     """Features of a fitted estimator, shape (n, features).
 
+    Args:
+        estimator: The estimator.
+        X: The features.
+        finite: Whether to refuse what is not finite; else the estimator does, which knows the names.
+
     Raises:
-        FeatureError: They are no table, or have another number of columns than those of the fit.
+        FeatureError: They are no table, have another number of columns than those of the fit, or are not finite.
         TypeError: A value is no number.
     """
     try:
         values: NDArray[np.float64] = validate_data(
-            estimator, X, dtype="float64", reset=False, ensure_all_finite=False, order="C"
+            estimator, X, dtype="float64", reset=False, ensure_all_finite=finite, order="C"
         )
     except ValueError as error:
         raise FeatureError(str(error)) from error
