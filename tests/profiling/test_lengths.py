@@ -136,7 +136,7 @@ def test_other_lengths_of_the_inputs_are_another_profile(monkeypatch: pytest.Mon
     monkeypatch.setattr(profiler, "_cache", ProfileCache())
     module, x, lengths = Packing(taken), padded_input(), torch.tensor(LENGTHS)
     first = of(module, x, lengths)
-    assert [note for note in first.notes if "lengths in the inputs" in note]
+    assert [note for note in first.notes if "lengths of sequences are taken" in note]
     longer = of(module, x, torch.full((BATCH,), LONGEST)).forward_flops
     assert longer == FORWARD + 2 * (BATCH * LONGEST - TOKENS) * 4 * HIDDEN * (WIDTH + HIDDEN)
 
@@ -182,3 +182,36 @@ def test_positions_are_no_values_and_masks_are() -> None:
 
     assert not count_operations(lambda x: module(Custom.apply(x))[rows], (x,)).data_dependent
     assert count_operations(lambda x: module(x[x[:, 0] > 0]), (x,)).data_dependent
+
+
+def ctc(given: bool) -> Callable[..., torch.Tensor]:
+    def loss(log_probabilities: torch.Tensor, targets: Any) -> torch.Tensor:
+        labels, lengths = targets
+        if not given:
+            lengths = (labels > 0).sum(1)
+        steps = [10, 10] if isinstance(lengths, list) else torch.tensor([10, 10])
+        return nn.functional.ctc_loss(log_probabilities, labels, steps, lengths)
+
+    return loss
+
+
+class Transcriber(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.l(x).log_softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("given", "lengths", "depends"),
+    [(True, [3, 2], False), (True, torch.tensor([3, 2]), False), (False, [3, 2], True)],
+)
+def test_loss_by_lengths_depends_on_values_if_they_are_computed(given: bool, lengths: Any, depends: bool) -> None:
+    targets = (torch.tensor([[1, 2, 3], [4, 5, 0]]), lengths)
+    p = profile(tp.Workload(Transcriber(), example_inputs=torch.randn(10, 2, 4), targets=targets, loss=ctc(given)))
+    assert p.forward_flops == 2 * 10 * 2 * 4 * 6
+    assert p.backward_flops == p.forward_flops
+    assert p.data_dependent == depends
+    assert p.uncounted_ops == {}

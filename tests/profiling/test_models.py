@@ -447,3 +447,108 @@ def test_nested_input_is_refused_in_one_line(layout: torch.layout) -> None:
         with pytest.raises(ModelError, match=r"nested tensor.*give a padded tensor") as caught:
             profile(tp.Workload(nn.Linear(4, 4), example_inputs=inputs, batch_size=2, loss=summed))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler, as it is imported
+def test_control_flow_operator_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # the compiler sets it for good
+
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda x: self.l(x), lambda x: x.clone(), (x,))
+
+    with pytest.raises(
+        ModelError, match=r"operator cond, whose body a trace does not see: write it as an if"
+    ) as caught:
+        of(Branching(), torch.randn(3, 4))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Please use quant_min and quant_max:UserWarning")
+@pytest.mark.filterwarnings("ignore:_aminmax is deprecated:UserWarning")
+def test_quantisation_aware_model_leaves_nothing_uncounted() -> None:
+    quantisation = torch.ao.quantization
+    model = nn.Sequential(quantisation.QuantStub(), nn.Linear(8, 4), quantisation.DeQuantStub()).train()
+    model.qconfig = quantisation.get_default_qat_qconfig("fbgemm")  # type: ignore[assignment]
+    p = of(quantisation.prepare_qat(model), torch.randn(3, 8))
+    assert (p.forward_flops, p.uncounted_ops) == (2 * 3 * 8 * 4, {})
+
+
+class Experts(nn.Module):
+    """Each token goes to the two experts of four that score highest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(8, 4)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.gate(x).softmax(-1).topk(2)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows, places = torch.where(chosen == number)
+            if rows.numel():
+                out.index_add_(0, rows, expert(x[rows]) * weights[rows, places, None])
+        return out
+
+
+def test_experts_chosen_by_values_count_for_the_tokens_that_they_get() -> None:
+    p = of(Experts(), torch.randn(10, 8))
+    assert p.forward_flops == 2 * 10 * 8 * 4 + 20 * (2 * 8 * 16 + 2 * 16 * 8)
+    assert p.data_dependent
+
+
+class Grouped(nn.Module):
+    """Four query heads share two heads of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 8), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            layer(x).unflatten(-1, (heads, 4)).transpose(1, 2)
+            for layer, heads in ((self.query, 4), (self.key, 2), (self.value, 2))
+        )
+        return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
+def test_shared_heads_of_keys_cost_as_many_scores_as_query_heads() -> None:
+    p = of(Grouped(), torch.randn(2, 6, 16))
+    attention = 2 * 2 * 2 * 4 * 6 * 6 * 4
+    projections = 2 * 12 * 16 * (16 + 8 + 8)
+    assert p.forward_flops == projections + attention
+    assert p.backward_flops == projections + attention // 2 * 5
+
+
+def test_checkpoint_recomputes_until_it_has_what_it_needs() -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+
+    p = of(Checkpointed(), torch.randn(4, 8, requires_grad=True))
+    half = 2 * 4 * 8 * 16
+    # Two gradients of each layer; the result of the last one is not needed again.
+    assert (p.forward_flops, p.backward_flops) == (2 * half, 4 * half + half)
+
+
+def test_sets_of_weights_by_vmap() -> None:
+    class Ensemble(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.randn(5, 8, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.vmap(lambda weight: x @ weight)(self.weights)
+
+    p = of(Ensemble(), torch.randn(3, 8))
+    assert p.forward_flops == p.backward_flops == 5 * 2 * 3 * 8 * 4

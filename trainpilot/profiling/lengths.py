@@ -19,6 +19,8 @@ from trainpilot.profiling.traffic import tensors_in
 from trainpilot.workload import ModelInputs, packed_sequences, tensor_leaves
 
 PACKING = "_pack_padded_sequence"
+# Where operators take lengths of sequences, which are all that the shapes of their results depend on.
+_LENGTHS: Mapping[str, tuple[int, ...]] = {PACKING: (1,), "_ctc_loss": (2, 3)}
 # Pass lengths on as they are, or in another order.
 _PASSING = frozenset(
     ("_to_copy", "clone", "detach", "alias", "view", "sort", "select", "slice", "index_select", "flip")
@@ -39,17 +41,18 @@ class SequenceLengths:
 
     Args:
         inputs: What the model is called with.
+        targets: What the loss is given.
 
     Attributes:
-        given: A sequence was packed with lengths from a tensor of the inputs.
+        given: Lengths were taken from a tensor of the inputs or targets.
     """
 
-    def __init__(self, inputs: ModelInputs) -> None:
+    def __init__(self, inputs: ModelInputs, targets: Any = None) -> None:
         self.given = False
-        # A tensor of the inputs may hold labels as well as lengths: it is one of lengths once it packs a sequence.
+        # A tensor of the inputs may hold labels as well as lengths: it is one of lengths once it is taken for them.
         self._candidates: Any = WeakTensorKeyDictionary()
         self._known: Any = WeakTensorKeyDictionary()
-        for leaf in tensor_leaves(inputs):
+        for leaf in (*tensor_leaves(inputs), *tensor_leaves(targets)):
             if leaf.ndim == 1 and not leaf.is_floating_point() and not leaf.is_complex() and leaf.dtype != torch.bool:
                 self._candidates[leaf] = True
         for packed in packed_sequences(inputs):
@@ -57,11 +60,12 @@ class SequenceLengths:
 
     def read_values(self, kind: OpKind, args: Sequence[Any], out: Any) -> bool:
         """Note a dispatched operator; True if what it does depends on values that are no known lengths."""
-        if kind.base == PACKING:
-            lengths = args[1]
-            self.given |= lengths in self._candidates
-            known = lengths in self._known or lengths in self._candidates
-            if known:
+        places = _LENGTHS.get(kind.base)
+        if places is not None:
+            lengths = list(tensors_in(args[place] for place in places))
+            self.given |= any(tensor in self._candidates for tensor in lengths)
+            known = all(tensor in self._known or tensor in self._candidates for tensor in lengths)
+            if known and kind.base == PACKING:
                 self._known[out[1]] = True
             return not known
         if kind.base == "lift_fresh":  # a constant of Python

@@ -51,7 +51,7 @@ _ELEMENTWISE = _names("""
     fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward
     _fake_quantize_learnable_per_tensor_affine fake_quantize_per_channel_affine_cachemask
     fake_quantize_per_channel_affine_cachemask_backward view_as_real_copy view_as_complex_copy _conj_physical
-    resolve_conj resolve_neg foreach_add
+    resolve_conj resolve_neg foreach_add _fused_moving_avg_obs_fq_helper
 """)
 
 _REDUCTION = _names("""
@@ -112,6 +112,7 @@ _DISPATCH_ONLY = _names("""
     _functional_sym_constrain_range_for_size _has_compatible_shallow_copy_type _sparse_coo_tensor_with_dims_and_tensors
     _nested_tensor_size _version _fw_primal is_strides_like_format is_non_overlapping_and_dense _print
     _nested_view_from_buffer _nested_view_from_jagged _sparse_coo_tensor_unsafe _make_dual _unpack_dual
+    _efficientzerotensor _has_same_storage_numel
 """)
 
 _CLASS_OF: dict[str, str] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -56,6 +57,7 @@ _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 # A changed input may keep a loop going for ever: stop after this many times the operators of the given input.
 _MOST_REPEATED = 50
 _RANDOM_DRAWS = 3
+_HIGHER_ORDER = re.compile(r"no rule registered for HigherOrderOperator (\w+)")
 _CONVOLUTIONS = {"aten.convolution", "aten.convolution_backward"}
 _FORWARD: tuple[Phase, ...] = ("forward", "loss")
 
@@ -218,7 +220,7 @@ class _Profiler:
         step = self._step(copier, model, inputs, targets)
         structure = structure_of(step.model)
         before = random_state(copier.generators)
-        lengths = SequenceLengths(step.inputs)
+        lengths = SequenceLengths(step.inputs, step.targets)
         reads = ValueReads(lengths)
         # Watching for reads switches fused paths of PyTorch off, so only where they decide.
         watches = failure is not None and isinstance(failure.error, _VALUE_ERRORS)
@@ -233,7 +235,7 @@ class _Profiler:
             if lengths.given:
                 self.lasting = False
                 self._notes.append(
-                    "sequences are packed by lengths in the inputs: the counts are those of these lengths"
+                    "lengths of sequences are taken from a tensor in the inputs: the counts are those of these lengths"
                 )
             if not drawn:
                 return _Attempt(trace, structure, inputs)
@@ -397,6 +399,12 @@ def _notes_on(trace: StepTrace) -> Iterator[str]:
 
 
 def _told(failure: StepError) -> str:
+    operator = _HIGHER_ORDER.search(str(failure.error))
+    if operator is not None:
+        return (
+            f"{failure.phase} uses torch's operator {operator[1]}, whose body a trace does not see: write it as an "
+            "if or a loop of Python"
+        )
     return " ".join(f"{failure.phase} raised {type(failure.error).__name__}: {failure.error}".split())
 
 
