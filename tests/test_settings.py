@@ -51,3 +51,13 @@ def test_wrong_settings_say_where(tmp_path: Path, content: str, environ: dict[st
 def test_broken_pyproject_of_somebody_else_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("= broken")
     assert load_settings(environ={}, folder=tmp_path).level == 0.9
+
+
+def test_a_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "trainpilot.toml"
+    for text, level in (("level = 0.6", 0.6), ("level = 0.75", 0.75)):
+        path.write_text(text)
+        assert load_settings(environ={}, folder=tmp_path).level == level
+        assert load_settings(environ={}, folder=tmp_path).level == level
+    path.unlink()
+    assert load_settings(environ={}, folder=tmp_path).level == 0.9

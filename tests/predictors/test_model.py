@@ -16,8 +16,9 @@ from trainpilot.predictors.crossfit import HeldOut, Shrinkage, learn_shrinkage
 from trainpilot.predictors.folds import family_folds, family_groups, model_folds, size_folds
 from trainpilot.predictors.labels import clean
 from trainpilot.predictors.model import TargetModel
+from trainpilot.predictors.splits import Splits
 from trainpilot.predictors.table import WorkTable, table_of_frame
-from trainpilot.predictors.targets import price_step_s
+from trainpilot.predictors.targets import PEAK_MEMORY, STEP_TIME, price_step_s
 
 
 def fit(rows):
@@ -209,6 +210,68 @@ def _curved_model():
 def test_deterministic(labels, predictor):
     again = TargetModel(n_jobs=1).fit(labels.table, labels.values["step_time_s"], labels.figures)
     np.testing.assert_array_equal(again.predict(labels.table), predictor.step.predict(labels.table))
+
+
+def test_the_number_of_threads_does_not_matter_to_the_bit():
+    labels = clean(frame(curved(spread_mixes(60), bend=0.4)))
+    one, two = (
+        TargetModel(n_jobs=jobs).fit(labels.table, labels.values["step_time_s"], labels.figures) for jobs in (1, 2)
+    )
+    assert one.boosted_.booster_.save_raw("ubj") == two.boosted_.booster_.save_raw("ubj")
+    np.testing.assert_array_equal(one.held_out_.correction, two.held_out_.correction)
+    np.testing.assert_array_equal(one.predict(labels.table), two.predict(labels.table))
+
+
+def test_targets_may_share_their_splits(labels):
+    splits = Splits.of(labels.table, labels.figures)
+    for target in (STEP_TIME, PEAK_MEMORY):
+        values = labels.values[target.name]
+        shared = TargetModel(target, n_jobs=1).fit(labels.table, values, labels.figures, splits)
+        alone = TargetModel(target, n_jobs=1).fit(labels.table, values, labels.figures)
+        assert shared.metrics_ == alone.metrics_
+        assert list(shared.forecast(labels.table)) == list(alone.forecast(labels.table))
+
+
+@pytest.mark.parametrize("reach", [np.inf, 2.0])
+def test_a_step_gets_exactly_what_it_gets_in_a_batch(reach):
+    model, steps = _CURVED
+    rng = np.random.default_rng(0)
+    # More than a chunk, half of it far from anything measured.
+    many = steps.take(rng.integers(0, len(steps), 1100))
+    many = dataclasses.replace(
+        many, work=many.work * np.exp(rng.normal(0, 1, many.work.shape) * (rng.random((1100, 1)) < 0.5))
+    )
+    shrinkage, model.shrinkage_ = model.shrinkage_, Shrinkage(0.8, reach)
+    try:
+        batch = model.forecast(many)
+        np.testing.assert_array_equal(model.predict(many), batch.value)
+        for row in rng.integers(0, len(many), 40).tolist():
+            assert model.forecast(many.take(np.array([row])))[0] == batch[row]
+    finally:
+        model.shrinkage_ = shrinkage
+
+
+def test_forecasts_are_a_sequence(labels, predictor):
+    found = predictor.step.forecast(labels.table)
+    assert len(found) == len(labels.table)
+    assert found[-1] == found[len(found) - 1] == list(found)[-1]
+    assert found[:3] == [found[0], found[1], found[2]]
+    assert list(found.in_range) == [forecast.in_range for forecast in found]
+    with pytest.raises(IndexError):
+        found[len(found)]
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 3.0))
+@settings(max_examples=60, deadline=None)
+def test_whether_a_mix_is_unlike_is_the_same_as_by_the_distance_to_the_nearest(seed, spread):
+    domain = _CURVED[0].domain_
+    rng = np.random.default_rng(seed)
+    points = domain.mixes[rng.integers(0, len(domain.mixes), 30)]
+    points = points + rng.normal(0, spread * domain.scale, points.shape)
+    apart = np.sqrt(((points[:, None] - domain.mixes) ** 2).sum(axis=2)).min(axis=1) / domain.scale
+    np.testing.assert_allclose(domain.nearest(points)[0], apart)
+    decided = np.abs(apart - 4.0) > 1e-9
+    np.testing.assert_array_equal(domain._unlike(points)[decided], (apart > 4.0)[decided])
 
 
 def test_the_order_of_rows_does_not_matter(labels, predictor):

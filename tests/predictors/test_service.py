@@ -136,6 +136,20 @@ def test_c03_unknown_backends_get_no_number_but_the_command_that_would_make_one(
     assert any(f"no data for backend {backend}: run trainpilot benchmark --backend {backend}" in n for n in found.notes)
 
 
+def test_a_trace_is_added_up_once_for_each_context_scale_and_part():
+    profile = profile_of(row())
+    first = table_of_profile(profile, HERE)
+    assert table_of_profile(dataclasses.replace(profile, epochs=3), HERE) is first
+    for other in (
+        table_of_profile(profile, HERE._replace(threads=2)),
+        table_of_profile(profile, HERE, batch_scale=2.0),
+        table_of_profile(profile, HERE, phases=("forward",)),
+        table_of_profile(dataclasses.replace(profile, optimizer="sgd"), HERE),
+        table_of_profile(dataclasses.replace(profile, features={**profile.features}), HERE),
+    ):
+        assert other is not first
+
+
 @pytest.mark.parametrize("backend", ["ane", "coreml", "hip", "xpu"])
 def test_c03_the_predictor_itself_gives_no_number_for_another_backend(predictor, backend):
     table = table_of_profile(profile_of(row()), HERE._replace(backend=backend))

@@ -23,6 +23,8 @@ _BEYOND = 2.0
 _MATERIAL_SHARE = 0.1
 # A mix of operators is unlike all that was seen if the nearest one is this many usual distances away.
 _UNLIKE = 4.0
+# Mixes that are tried first, and among how many they are chosen.
+_CENTERS, _CANDIDATES = 64, 256
 # Intensities are logarithms of FLOPs per byte; a factor of e there weighs as much as a share of 0.15 of the work.
 _INTENSITY_WEIGHT = 0.15
 _COUNTED = np.array([term.quantity != "step" for term in STEP_TERMS])
@@ -36,9 +38,7 @@ class Position:
         domain: What was seen.
         amounts: Amount of each term, shape (n, terms).
         outside: Whether a term's amount is clearly beyond what was seen and matters, shape (n, terms).
-        nearest: Position of the nearest mix of operators among those of the domain.
-        distance: Distance of the mix of operators to the nearest one seen, in units of the usual distance between
-            neighbours; 0 for the same mix.
+        points: Coordinates of the mix of operators.
         extrapolation: Natural logarithm of how far the amounts of work lie beyond the seen ones; 0 inside.
         in_range: Whether each step lies inside.
     """
@@ -46,10 +46,17 @@ class Position:
     domain: Domain
     amounts: NDArray[np.float64]
     outside: NDArray[np.bool_]
-    nearest: NDArray[np.intp]
-    distance: NDArray[np.float64]
+    points: NDArray[np.float64]
     extrapolation: NDArray[np.float64]
     in_range: NDArray[np.bool_]
+
+    @cached_property
+    def distance(self) -> NDArray[np.float64]:
+        """Distance of the mix of operators to the nearest one seen, shape (n,); 0 for the same mix.
+
+        In units of the usual distance between neighbours. Found when it is asked for: it takes longer than the rest.
+        """
+        return self.domain.nearest(self.points)[0]
 
     @classmethod
     def join(cls, parts: Sequence[Position]) -> Position:
@@ -146,17 +153,47 @@ class Domain:
             novel = largest == 0
             ratio = np.where(found < smallest, smallest / found, found / np.where(novel, 1.0, largest))
             np.maximum.at(extrapolation, rows, np.where(novel, 1.0, np.log(ratio)))
-        apart, nearest = self._tree.query(_coordinates(mix(table, priced) if mixes is None else mixes))
-        distance = apart / self.scale
+        points = _coordinates(mix(table, priced) if mixes is None else mixes)
         return Position(
             domain=self,
             amounts=amounts,
             outside=outside,
-            nearest=nearest,
-            distance=distance,
+            points=points,
             extrapolation=extrapolation,
-            in_range=~(outside.any(axis=1) | (distance > _UNLIKE)),
+            in_range=~(outside.any(axis=1) | self._unlike(points)),
         )
+
+    def nearest(self, points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Distance to the nearest mix in units of the usual one, and the position of that mix, each of shape (n,)."""
+        apart, position = self._tree.query(points)
+        return apart / self.scale, position
+
+    def _unlike(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether the nearest mix is far away, shape (n,)."""
+        centers, squares = self._centers
+        # Most steps lie so near to one of a few mixes that the nearest one need not be looked for. The margin is far
+        # beyond rounding, so the answer is the same as if it were.
+        products = centers @ points.T
+        products += squares[:, None]
+        apart = (points**2).sum(axis=1) + products.min(axis=0)
+        unlike: NDArray[np.bool_] = apart > (_UNLIKE * self.scale) ** 2 * (1 - 1e-6)
+        doubtful = np.flatnonzero(unlike)
+        if len(doubtful):
+            unlike[doubtful] = self.nearest(points[doubtful])[0] > _UNLIKE
+        return unlike
+
+    @cached_property
+    def _centers(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """A few mixes that are near to most of the others, times -2, and the squares of their lengths."""
+        among = self.mixes[np.linspace(0, len(self.mixes) - 1, min(len(self.mixes), _CANDIDATES)).astype(int)]
+        apart = (among**2).sum(axis=1)[:, None] + (self.mixes**2).sum(axis=1) - 2.0 * among @ self.mixes.T
+        near = apart <= (_UNLIKE * self.scale) ** 2
+        chosen: list[int] = []
+        for _ in range(min(_CENTERS, len(among))):
+            chosen.append(int(near.sum(axis=1).argmax()))
+            near &= ~near[chosen[-1]]
+        centers = among[chosen]
+        return -2.0 * centers, (centers**2).sum(axis=1)
 
     def reasons(self, position: Position, row: int) -> tuple[str, ...]:
         """Why a step is out of range, in words; empty inside."""
@@ -164,10 +201,11 @@ class Domain:
             self._why(STEP_TERMS[term], position.amounts[row, term], term)
             for term in np.flatnonzero(position.outside[row]).tolist()
         ]
-        if position.distance[row] > _UNLIKE:
+        distances, nearest = self.nearest(position.points[row : row + 1])
+        if distances[0] > _UNLIKE:
             found.append(
-                "its mix of operators is unlike any measured one (nearest: "
-                f"{self.mix_names[position.nearest[row]]}, {position.distance[row]:.2g} times the usual distance)"
+                f"its mix of operators is unlike any measured one (nearest: {self.mix_names[nearest[0]]}, "
+                f"{distances[0]:.2g} times the usual distance)"
             )
         return tuple(found)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # With fewer models than this, trees can only learn them by heart.
 _LEAST_MODELS_FOR_TREES = 8
 # So many steps at a time: what is computed of them on the way stays in the cache of a core.
-_CHUNK = 512
+_CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Forecasts(Sequence[Forecast]):
     def __getitem__(self, row: int | slice) -> Forecast | list[Forecast]:
         if isinstance(row, slice):
             return [self[position] for position in range(*row.indices(len(self)))]
+        row = range(len(self))[row]
         inside, valued = bool(self.in_range[row]), not math.isnan(self.low[row])
         notes = [f"out of range: {reason}" for reason in self.position.reasons(row)]
         if not valued:
@@ -255,9 +256,9 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
     def additive_total(self, table: WorkTable) -> NDArray[np.float64]:
         """What the additive model alone gives to n steps, shape (n,), in the target's unit."""
         factors = [self.additive_.factors(context) for context in table.contexts[0]]
-        total: NDArray[np.float64] = (
-            self.target.parts(table, self._fitted().figures_) * table.by_context(factors)
-        ).sum(axis=1)
+        parts = self.target.parts(table, self._fitted().figures_)
+        parts *= table.by_context(factors)
+        total: NDArray[np.float64] = parts.sum(axis=1)
         return total
 
     @property
