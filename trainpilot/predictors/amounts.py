@@ -31,7 +31,14 @@ def _names(text: str) -> list[str]:
     return text.split()
 
 
-# Operators that compute an exponential or the like for each element; the others are additions and comparisons.
+# Operators that compute so much for each element that this counts, and whose cost is known one by one ...
+_COSTLY = tuple(
+    _names("""
+        gelu gelu_backward sqrt div tanh tanh_backward silu silu_backward sigmoid sigmoid_backward exp log pow
+        threshold_backward relu masked_fill hardswish hardswish_backward cos sin rsqrt where
+    """)
+)
+# ... and others that compute an exponential or the like; the rest are additions and comparisons.
 _TRANSCENDENTAL = frozenset(
     name + suffix
     for name in _names("""
@@ -49,13 +56,14 @@ _SCATTERED = frozenset(
 )
 _STREAMS = (
     "elementwise",
-    "transcendental",
+    "fresh",
     "reduction",
     "fill",
     "copy",
     "concatenation",
     "scattered",
-    "batch_norm",
+    "batch_norm_forward",
+    "batch_norm_backward",
     "other_norm",
     "optimizer",
 )
@@ -67,7 +75,14 @@ def _stream_names(kind: str) -> tuple[str, ...]:
 
 
 AMOUNTS: tuple[str, ...] = (
-    *(f"{kind}.{what}" for kind in ("gemm", "bmm") for what in ("flops", "left", "right", "result", "calls")),
+    *(
+        f"{kind}.{way}.{what}"
+        for kind in ("gemm", "bmm")
+        for way in DIRECTIONS
+        for what in ("flops", "left", "right", "result")
+    ),
+    "gemm.calls",
+    "bmm.calls",
     "bmm.batches",
     *(f"conv.{kind}.{step}.flops" for kind in _CONV_KINDS for step in _CONV_PASSES),
     *(f"conv.{step}.{what}" for step in _CONV_PASSES for what in ("padding", "input", "output", "weight", "calls")),
@@ -81,13 +96,19 @@ AMOUNTS: tuple[str, ...] = (
     "attention.calls",
     *(f"rnn.{way}.{what}" for way in DIRECTIONS for what in ("flops", "weights", "bytes", "steps")),
     "rnn.calls",
-    *(f"embedding.{way}.{what}" for way in DIRECTIONS for what in ("rows", "bytes")),
+    *(f"{kind}.{way}.{what}" for kind in ("embedding", "bag") for way in DIRECTIONS for what in ("rows", "bytes")),
     "embedding.table",
     "embedding.calls",
-    *(f"softmax.{way}.{what}" for way in DIRECTIONS for what in ("bytes", "rows")),
+    *(
+        f"{kind}.{way}.{what}"
+        for kind in ("softmax", "safe_softmax")
+        for way in DIRECTIONS
+        for what in ("bytes", "rows")
+    ),
     *(f"norm.{way}.rows" for way in DIRECTIONS),
     "norm.calls",
     *(f"pool.{kind}.{way}" for kind in ("max", "mean", "resize") for way in DIRECTIONS),
+    *(f"costly.{name}" for name in (*_COSTLY, "other")),
     "random.bytes",
     *(name for kind in _STREAMS for name in _stream_names(kind)),
     "small.calls",
@@ -112,27 +133,37 @@ def fine_amounts(group: Group) -> Iterator[Entry]:
     if group["phase"] == "optimizer":
         yield "optimizer.calls", group["calls"]
         yield from _stream("optimizer", _traffic(group), group["calls"])
+        yield from _pointwise(group)
         return
     kind = _KINDS.get(group["op_class"], _other)
     try:
-        yield from list(kind(group, group["shape"], _base(group["op"])))
+        yield from list(kind(group, group["shape"], base_name(group["op"])))
     except (KeyError, ZeroDivisionError):
         yield from _without_sizes(group)
 
 
 def _without_sizes(group: Group) -> Iterator[Entry]:
     """A kernel whose sizes are not those that its class usually tells: its counts alone."""
-    flops, traffic, calls = _PLAIN.get(group["op_class"], ("gemm.flops", "other.bytes", "view.calls"))
+    flops, traffic, calls = _PLAIN.get(group["op_class"], ("gemm.forward.flops", "other.bytes", "view.calls"))
     yield flops, group["flops"]
     yield traffic, _traffic(group)
     yield calls, group["calls"]
 
 
 @functools.lru_cache(maxsize=4096)
-def _base(op: str) -> str:
+def base_name(op: str) -> str:
     """``aten.add_.Tensor`` is ``add``."""
-    name = op.split(".")[1] if "." in op else op
+    name = _name(op)
     return name if name.endswith("__") else name.rstrip("_")
+
+
+def _name(op: str) -> str:
+    return op.split(".")[1] if "." in op else op
+
+
+def _in_place(op: str) -> bool:
+    name = _name(op)
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _traffic(group: Group) -> float:
@@ -159,10 +190,11 @@ def _matmul(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry
     products = calls * batch
     elements = products * (m * k + k * n + m * n)
     each = min(max(_traffic(group) / elements, 1.0), 8.0) if elements else _FLOAT_BYTES
-    yield f"{kind}.flops", group["flops"]
-    yield f"{kind}.left", products * m * k * each
-    yield f"{kind}.right", products * k * n * each
-    yield f"{kind}.result", products * m * n * each
+    way = _way(group, base)
+    yield f"{kind}.{way}.flops", group["flops"]
+    yield f"{kind}.{way}.left", products * m * k * each
+    yield f"{kind}.{way}.right", products * k * n * each
+    yield f"{kind}.{way}.result", products * m * n * each
     yield f"{kind}.calls", calls
     if kind == "bmm":
         yield "bmm.batches", products
@@ -232,8 +264,9 @@ def _rnn(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]:
 def _embedding(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]:
     way, calls = _way(group, base), group["calls"]
     rows = calls * shape["rows"]
-    yield f"embedding.{way}.rows", rows
-    yield f"embedding.{way}.bytes", rows * shape["width"] * _FLOAT_BYTES
+    kind = "bag" if "embedding_bag" in base else "embedding"
+    yield f"{kind}.{way}.rows", rows
+    yield f"{kind}.{way}.bytes", rows * shape["width"] * _FLOAT_BYTES
     if way == "backward":  # its gradient is as large as the table
         yield "embedding.table", calls * shape["vocabulary"] * shape["width"] * _FLOAT_BYTES
     yield "embedding.calls", calls
@@ -246,16 +279,18 @@ def _rows(group: Group, shape: Mapping[str, int]) -> float:
 
 def _softmax(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]:
     way = _way(group, base)
-    yield f"softmax.{way}.bytes", _traffic(group)
-    yield f"softmax.{way}.rows", _rows(group, shape)
+    kind = "safe_softmax" if base == "_safe_softmax" else "softmax"
+    yield f"{kind}.{way}.bytes", _traffic(group)
+    yield f"{kind}.{way}.rows", _rows(group, shape)
     yield "small.calls", group["calls"]
 
 
 def _norm(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]:
     by_batch = "batch_norm" in base
-    yield from _stream("batch_norm" if by_batch else "other_norm", _traffic(group), group["calls"])
+    way = _way(group, base)
+    yield from _stream(f"batch_norm_{way}" if by_batch else "other_norm", _traffic(group), group["calls"])
     if not by_batch:
-        yield f"norm.{_way(group, base)}.rows", _rows(group, shape)
+        yield f"norm.{way}.rows", _rows(group, shape)
     yield "norm.calls", group["calls"]
 
 
@@ -270,8 +305,20 @@ def _random(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry
     yield "small.calls", group["calls"]
 
 
+def _pointwise(group: Group) -> Iterator[Entry]:
+    """What one operator on each element costs beside the traffic: its arithmetic, and memory that is new."""
+    base, written = base_name(group["op"]), float(group["bytes_written"])
+    if written and not _in_place(group["op"]):
+        yield from _stream("fresh", written, group["calls"])
+    if base in _COSTLY:
+        yield f"costly.{base}", written
+    elif base in _TRANSCENDENTAL:
+        yield "costly.other", written
+
+
 def _elementwise(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]:  # noqa: ARG001
-    yield from _streamed("transcendental" if base in _TRANSCENDENTAL else "elementwise", group)
+    yield from _pointwise(group)
+    yield from _streamed("elementwise", group)
 
 
 def _reduction(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]:  # noqa: ARG001
@@ -296,19 +343,19 @@ def _streamed(kind: str, group: Group) -> Iterator[Entry]:
 
 def _other(group: Group, shape: Mapping[str, int], base: str) -> Iterator[Entry]:  # noqa: ARG001
     if group["flops"]:
-        yield "gemm.flops", group["flops"]
+        yield "gemm.forward.flops", group["flops"]
     if traffic := _traffic(group):
         yield "other.bytes", traffic
     yield "view.calls", group["calls"]
 
 
 _PLAIN: Mapping[str, tuple[str, str, str]] = {
-    "matmul": ("gemm.flops", "gemm.left", "gemm.calls"),
+    "matmul": ("gemm.forward.flops", "gemm.forward.left", "gemm.calls"),
     "conv": ("conv.spatial.forward.flops", "conv.forward.input", "conv.forward.calls"),
     "depthwise_conv": ("depthwise.forward.flops", "depthwise.forward.input", "depthwise.forward.calls"),
     "attention": ("attention.forward.flops", "attention.forward.bytes", "attention.calls"),
     "rnn": ("rnn.forward.flops", "rnn.forward.bytes", "rnn.calls"),
-    "embedding": ("gemm.flops", "embedding.forward.bytes", "embedding.calls"),
+    "embedding": ("gemm.forward.flops", "embedding.forward.bytes", "embedding.calls"),
 }
 _KINDS: Mapping[str, Callable[[Group, Mapping[str, int], str], Iterator[Entry]]] = {
     "matmul": _matmul,

@@ -75,13 +75,19 @@ def _rate(figure: str, fallback: str, dearness: float, spread: float) -> _Start:
 
 
 # All are orders of magnitude: rows correct them, and where no row has an amount it keeps its price, moved by the
-# common level of all corrections. Traffic of operators that compute more than an addition for each element is dearer
-# in the caches, where memory does not hide it. The first entry whose name begins the name of an amount counts.
+# common level of all corrections. Arithmetic on each element is priced by what is written. The first entry whose name begins the name of an amount counts.
 _STREAM_LEVELS = (0.4, 0.6, 1.0, 1.5)
-_STREAM_DEARNESS = {"transcendental": 4.0, "scattered": 3.0, "batch_norm": 1.5, "other_norm": 1.5, "reduction": 1.5}
+_STREAM_DEARNESS = {
+    "scattered": 3.0,
+    "batch_norm_forward": 1.5,
+    "batch_norm_backward": 1.5,
+    "other_norm": 1.5,
+    "reduction": 1.5,
+    "fresh": 0.5,
+}
 _STARTS: tuple[tuple[str, _Start], ...] = (
-    ("gemm.flops", _Start((Price("matmul_flops_per_s"),), 0.5)),
-    ("bmm.flops", _Start((Price("matmul_flops_per_s", 1.5),), 0.5)),
+    ("costly.", _memory(1.0, 1.2)),
+    ("bag.", _memory(1.5)),
     ("bmm.batches", _dispatch(0.02, 1.5)),
     ("gemm.calls", _dispatch(1.5)),
     ("bmm.calls", _dispatch(1.5)),
@@ -109,6 +115,8 @@ def _start_of(name: str) -> _Start:
     if last in ("flops", "causal_flops"):
         if kind == "conv":
             return _Start((Price("conv_flops_per_s"),), 0.5)
+        if kind in ("gemm", "bmm"):
+            return _Start((Price("matmul_flops_per_s", 1.0 if kind == "gemm" else 1.5),), 0.5)
         if kind in ("depthwise", "attention", "rnn"):
             figure = {"depthwise": "depthwise_conv", "attention": "attention", "rnn": "rnn"}[kind]
             fallback, dearness = ("conv", 8.0) if kind == "depthwise" else ("matmul", 2.0)
@@ -128,7 +136,7 @@ def _start_of(name: str) -> _Start:
     for prefix, start in _STARTS:
         if name.startswith(prefix):
             return start
-    if kind == "softmax":
+    if kind in ("softmax", "safe_softmax"):
         return _memory(2.0)
     return _memory(0.5 if kind in ("conv", "depthwise") else 1.0, 1.0)
 

@@ -1,0 +1,234 @@
+"""The operator-level model: the time of each group of alike calls, learned from steps timed operator by operator.
+
+One step tells one number, and a hundred prices cannot be told from it; timed operator by operator it tells as many as
+it has kinds of calls. An additive model for each kind of operator, and a boosted correction for all of them, give the
+parts of a step, which the step-level model then adds up and corrects.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from trainpilot.errors import PredictorError
+from trainpilot.predictors.amounts import AMOUNT_INDEX, AMOUNTS
+from trainpilot.predictors.analytic import AdditiveModel
+from trainpilot.predictors.boosted import BoostedResidual
+from trainpilot.predictors.folds import family_folds
+from trainpilot.predictors.groups import GROUP_FEATURES, KINDS, RISING_GROUP_FEATURES
+from trainpilot.predictors.prices import SPREADS, fine_unit_costs_s
+from trainpilot.predictors.terms import REFERENCE_FIGURES
+from trainpilot.workload.workload import DTYPES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainpilot.predictors.operator_labels import OperatorLabels
+    from trainpilot.predictors.table import Context, WorkTable
+    from trainpilot.predictors.targets import Figures
+
+FEATURES: tuple[str, ...] = (*GROUP_FEATURES, "log2_threads", "dtype", "channels_last")
+# With fewer timed groups than this the prices of the step-level model are the better ones.
+LEAST_LABELS = 2_000
+_FOLDS = 5
+# More labels of one kind tell its few prices no better.
+_MOST_LABELS_OF_KIND = 2_000
+_MOST_LABELS = 30_000
+_LEAST_LABELS_OF_KIND = 20
+# Single operators of one step spread far more around a sum of prices than whole steps do.
+_NOISE = 0.3
+_SETTING_SPREAD = 0.6
+_LIMIT = 1.5
+_TREES = {"trees": 120, "depth": 6, "learning_rate": 0.1, "min_child_weight": 5.0, "row_share": 0.7, "limit": _LIMIT}
+_STEP = AMOUNT_INDEX["step"]
+
+
+@dataclass(frozen=True, eq=False)
+class KindPrices:
+    """Prices of one kind of operator.
+
+    Attributes:
+        columns: Positions in ``AMOUNTS`` of what was seen of it.
+        additive: Their corrections.
+    """
+
+    columns: NDArray[np.intp]
+    additive: AdditiveModel
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorModel:
+    """Times of the operations of a step.
+
+    Attributes:
+        kinds: Prices by name of the kind of operator; a kind that was hardly seen has none, and keeps those of the
+            calibration.
+        boosted: The correction for single groups.
+    """
+
+    kinds: Mapping[str, KindPrices]
+    boosted: BoostedResidual
+
+    @classmethod
+    def fit(cls, labels: OperatorLabels, figures: Figures) -> OperatorModel:
+        """Fit on timed groups.
+
+        Args:
+            labels: The groups.
+            figures: Calibration figures by context.
+        """
+        priced = _priced(labels.amounts, labels.context, figures)
+        kinds: dict[str, KindPrices] = {}
+        base = np.asarray(priced.sum(axis=1)).ravel()
+        for position, name in enumerate(KINDS):
+            rows = np.flatnonzero(labels.kind == position)
+            chosen = _evenly(rows, _MOST_LABELS_OF_KIND)
+            if len(chosen) < _LEAST_LABELS_OF_KIND:
+                continue
+            parts = priced[rows].toarray()
+            columns = np.flatnonzero((priced[chosen].toarray() > 0).any(axis=0))
+            few = priced[chosen].toarray()[:, columns]
+            additive = AdditiveModel(
+                term_spread=[SPREADS[column] for column in columns], context_spread=_SETTING_SPREAD, noise=_NOISE
+            ).fit(few, labels.time_s[chosen], labels.context[chosen])
+            kinds[name] = KindPrices(columns, additive)
+            parts[:, columns] = additive.parts(parts[:, columns], labels.context[rows])
+            base[rows] = parts.sum(axis=1)
+        chosen = _evenly(np.flatnonzero(base > 0), _MOST_LABELS)
+        residual = np.log(labels.time_s[chosen] / base[chosen])
+        boosted = BoostedResidual(rising=RISING_GROUP_FEATURES, **_TREES)
+        boosted.fit_named(_with_context(labels.features[chosen], labels.context[chosen]), FEATURES, residual)
+        return cls(kinds, boosted)
+
+    def parts(self, table: WorkTable, figures: Figures) -> NDArray[np.float64]:
+        """Parts of each step by fine amount, in s, shape (n, len(AMOUNTS)).
+
+        Args:
+            table: n steps.
+            figures: Calibration figures by context; a missing one gets reference figures.
+        """
+        # Many rows are the same step: each is looked at once.
+        known: dict[tuple[int, Context], int] = {}
+        keys = zip(map(id, table.groups), table.context, strict=True)
+        member = np.fromiter((known.setdefault(key, len(known)) for key in keys), dtype=np.intp, count=len(table))
+        _, first = np.unique(member, return_index=True)
+        found = self._parts(table.take(first), figures)
+        return found if len(first) == len(table) else found[member]
+
+    def _parts(self, table: WorkTable, figures: Figures) -> NDArray[np.float64]:
+        arrays = [groups.arrays for groups in table.groups]
+        counts = np.array([len(each.kind) for each in arrays])
+        step_of_group = np.repeat(np.arange(len(table)), counts)
+        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        entries = [len(each.group) for each in arrays]
+        group = np.concatenate([each.group for each in arrays]) + np.repeat(offsets, entries)
+        column = np.concatenate([each.column for each in arrays])
+        amount = np.concatenate([each.amount for each in arrays])
+        contexts, member = table.contexts
+        costs, factors = self._prices(contexts, figures)
+        kind = np.concatenate([each.kind for each in arrays])
+        features = np.concatenate([each.features for each in arrays])
+        correction = self.boosted.predict_named(_with_context(features, table.context[step_of_group]), FEATURES)
+        step = step_of_group[group]
+        where = member[step]
+        value = amount * costs[where, column] * factors[where, kind[group], column] * np.exp(correction)[group]
+        flat = np.bincount(step * len(AMOUNTS) + column, value, minlength=len(table) * len(AMOUNTS))
+        parts: NDArray[np.float64] = flat.reshape(len(table), len(AMOUNTS))
+        parts[:, _STEP] = costs[member, _STEP]
+        return parts
+
+    def _prices(
+        self, contexts: Sequence[Context], figures: Figures
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Calibration prices, shape (contexts, amounts), and corrections, shape (contexts, kinds, amounts)."""
+        costs = np.array([_unit_costs(tuple((figures.get(c) or REFERENCE_FIGURES).items())) for c in contexts])
+        factors = np.ones((len(contexts), len(KINDS), len(AMOUNTS)))
+        for name, prices in self.kinds.items():
+            for place, context in enumerate(contexts):
+                factors[place, KINDS.index(name), prices.columns] = prices.additive.factors(context)
+        return costs, factors
+
+    def to_card(self) -> dict[str, Any]:
+        """The prices, as JSON."""
+        return {
+            name: prices.additive.to_card([AMOUNTS[column] for column in prices.columns])
+            for name, prices in self.kinds.items()
+        }
+
+    @classmethod
+    def from_card(cls, card: Mapping[str, Any], boosted: BoostedResidual) -> OperatorModel:
+        """Restore what ``to_card`` wrote.
+
+        Raises:
+            PredictorError: A kind or an amount is none of this version.
+        """
+        kinds: dict[str, KindPrices] = {}
+        for name, content in card.items():
+            unknown = [term for term in content["terms"] if term not in AMOUNT_INDEX]
+            if name not in KINDS or unknown:
+                raise PredictorError(f"operator {name!r} or its amounts {unknown[:1]} are not those of this version")
+            columns = np.array([AMOUNT_INDEX[term] for term in content["terms"]], dtype=np.intp)
+            kinds[name] = KindPrices(columns, AdditiveModel.from_card(content, content["terms"]))
+        return cls(kinds, boosted)
+
+
+def crossfit(
+    table: WorkTable, figures: Figures, labels: OperatorLabels
+) -> tuple[OperatorModel, NDArray[np.float64]] | None:
+    """The model of all labels, and parts of each step by a model that saw no step of its family.
+
+    What is learned of the sums of parts must hold for parts of families that the operator level has never seen.
+
+    Args:
+        table: n steps.
+        figures: Calibration figures by context.
+        labels: Timed groups of these steps.
+
+    Returns:
+        The model, and the parts in s, shape (n, len(AMOUNTS)); None where there are too few labels or families.
+    """
+    folds = family_folds(table, _FOLDS)
+    if len(labels) < LEAST_LABELS or len(folds) < 2:
+        return None
+    model = OperatorModel.fit(labels, figures)
+    parts = model.parts(table, figures)
+    for fold in folds:
+        seen = labels.of(set(table.workload_hash[fold.train]))
+        parts[fold.held] = OperatorModel.fit(seen, figures).parts(table.take(fold.held), figures)
+    return model, parts
+
+
+def _priced(amounts: csr_array, contexts: NDArray[np.object_], figures: Figures) -> csr_array:
+    known = sorted(set(contexts))
+    costs = np.array([_unit_costs(tuple((figures.get(c) or REFERENCE_FIGURES).items())) for c in known])
+    member = np.array([known.index(context) for context in contexts], dtype=np.intp)
+    priced = amounts.copy()
+    rows = np.repeat(np.arange(amounts.shape[0]), np.diff(amounts.indptr))
+    priced.data = amounts.data * costs[member[rows], amounts.indices]
+    return priced
+
+
+@functools.lru_cache(maxsize=256)
+def _unit_costs(figures: tuple[tuple[str, float], ...]) -> NDArray[np.float64]:
+    return fine_unit_costs_s(dict(figures))
+
+
+def _evenly(rows: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """At most so many of the rows, spread evenly over them."""
+    if len(rows) <= most:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, most).round().astype(np.intp)]
+
+
+def _with_context(features: NDArray[np.float32], contexts: NDArray[np.object_]) -> NDArray[np.float32]:
+    settings = {
+        context: (np.log2(context.threads), DTYPES.index(context.dtype), context.memory_format == "channels_last")
+        for context in set(contexts)
+    }
+    added = np.array([settings[context] for context in contexts], dtype=np.float32).reshape(len(features), 3)
+    return np.ascontiguousarray(np.hstack([features, added]))
