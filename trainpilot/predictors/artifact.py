@@ -1,4 +1,4 @@
-"""A predictor as a folder: ``booster.ubj`` and ``card.json``. Nothing in it is ever executed.
+"""A predictor as a folder: ``card.json`` and boosters in ``*.ubj``. Nothing in it is ever executed.
 
 Everything is checked before it is used: the schema, the names, sizes and hashes of the files, the terms and features.
 The card holds the hash of its own content, so a number that was changed later is noticed.
@@ -21,13 +21,17 @@ from typing import TYPE_CHECKING, Any
 from trainpilot.errors import ArtifactError, PredictorError
 
 if TYPE_CHECKING:
+    from trainpilot.predictors.boosted import BoostedResidual
     from trainpilot.predictors.model import TargetModel
+    from trainpilot.predictors.operators import OperatorModel
     from trainpilot.predictors.predictor import Predictor
 
-SCHEMA = 3
+SCHEMA = 4
 KIND = "trainpilot-predictor"
 CARD_FILE = "card.json"
 BOOSTER_FILE = "booster.ubj"
+OPERATORS_FILE = "operators.ubj"
+_FILES = (CARD_FILE, BOOSTER_FILE, OPERATORS_FILE)
 _LARGEST_FILE_BYTES = 512 * 2**20
 _CARD_KEYS = ("backend", "created_at", "versions", "data", "feature_names", "categories", "contexts", "targets")
 HASH_KEY = "content_sha256"
@@ -47,13 +51,17 @@ def save_predictor(predictor: Predictor, folder: Path) -> None:
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror or error}") from error
     try:
-        boosted = predictor.step.boosted_
-        booster = None
-        if boosted is not None:
-            content = bytes(boosted.booster_.save_raw("ubj"))
-            booster = {"file": BOOSTER_FILE, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            _write(draft / BOOSTER_FILE, content)
-        card = {**_card(predictor), "booster": booster}
+        operators = predictor.step.operators_
+        card = {
+            **_card(predictor),
+            "booster": _save_booster(draft / BOOSTER_FILE, predictor.step.boosted_),
+            "operators": None
+            if operators is None
+            else {
+                "kinds": operators.to_card(),
+                "booster": _save_booster(draft / OPERATORS_FILE, operators.boosted),
+            },
+        }
         text = json.dumps({**card, HASH_KEY: content_hash(card)}, indent=1, allow_nan=False)
         _write(draft / CARD_FILE, text.encode())
         draft.chmod(0o755)
@@ -62,6 +70,15 @@ def save_predictor(predictor: Predictor, folder: Path) -> None:
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _save_booster(path: Path, boosted: BoostedResidual | None) -> dict[str, Any] | None:
+    """Write a booster; its entry in the card."""
+    if boosted is None:
+        return None
+    content = bytes(boosted.booster_.save_raw("ubj"))
+    _write(path, content)
+    return {"file": path.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def load_predictor(folder: Path) -> Predictor:
@@ -89,11 +106,10 @@ def read_card(folder: Path) -> dict[str, Any]:
     path = folder / CARD_FILE
     if not folder.is_dir():
         raise ArtifactError(f"{folder} is not a predictor: no such folder")
-    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in (CARD_FILE, BOOSTER_FILE))
+    foreign = sorted(entry.name for entry in folder.iterdir() if entry.name not in _FILES)
     if foreign:
         raise ArtifactError(
-            f"{folder / foreign[0]} does not belong to a predictor: only {CARD_FILE} and {BOOSTER_FILE} are read, "
-            "pickles never"
+            f"{folder / foreign[0]} does not belong to a predictor: only {', '.join(_FILES)} are read, pickles never"
         )
     content = _read(path)
     try:
@@ -178,7 +194,7 @@ def _restore(folder: Path, card: Mapping[str, Any]) -> Predictor:
             "fit the predictor again"
         )
     _check_xgboost(folder, str(card["versions"].get("xgboost", "")))
-    booster = _load_booster(folder, card.get("booster"), names)
+    booster = _load_booster(folder / BOOSTER_FILE, card.get("booster"), names)
     contexts = [Context(*entry) for entry in card["contexts"]]
     known = {target.name: target for target in TARGETS}
     if STEP_TIME.name not in card["targets"]:
@@ -197,11 +213,23 @@ def _restore(folder: Path, card: Mapping[str, Any]) -> Predictor:
         from trainpilot.predictors.boosted import BoostedResidual
 
         targets[STEP_TIME.name].boosted_ = BoostedResidual.from_booster(booster, rising=SIZE_FEATURES)
+    targets[STEP_TIME.name].operators_ = _restore_operators(folder, card.get("operators"))
     data = dict(card["data"])
     for name in ("families", "models", "warnings"):
         data[name] = tuple(data[name])
     provenance = Provenance(created_at=card["created_at"], versions=card["versions"], **data)
     return Predictor(backend=card["backend"], targets=targets, provenance=provenance)
+
+
+def _restore_operators(folder: Path, card: Mapping[str, Any] | None) -> OperatorModel | None:
+    from trainpilot.predictors.boosted import BoostedResidual
+    from trainpilot.predictors.groups import OPERATOR_FEATURES
+    from trainpilot.predictors.operators import TREES, OperatorModel
+
+    booster = _load_booster(folder / OPERATORS_FILE, None if card is None else card["booster"], OPERATOR_FEATURES)
+    if card is None or booster is None:
+        return None
+    return OperatorModel.from_card(card["kinds"], BoostedResidual.from_booster(booster, **TREES))
 
 
 def _restore_target(target: Any, card: Mapping[str, Any], categories: Any, contexts: list[Any]) -> TargetModel:
@@ -235,7 +263,7 @@ def _restore_target(target: Any, card: Mapping[str, Any], categories: Any, conte
     model.domain_ = Domain.from_card(card["domain"], categories, own)
     model.metrics_ = dict(card["metrics"])
     model.held_out_ = None
-    model.boosted_ = None
+    model.boosted_ = model.operators_ = None
     return model
 
 
@@ -249,8 +277,7 @@ def _check_xgboost(folder: Path, written_by: str) -> None:
         raise ArtifactError(f"{folder / CARD_FILE} was written with xgboost {written_by}, installed is {installed}")
 
 
-def _load_booster(folder: Path, entry: Mapping[str, Any] | None, names: tuple[str, ...]) -> Any:
-    path = folder / BOOSTER_FILE
+def _load_booster(path: Path, entry: Mapping[str, Any] | None, names: tuple[str, ...]) -> Any:
     if entry is None:
         if path.exists():
             raise ArtifactError(f"{path} is not mentioned in {CARD_FILE}: fit the predictor again")

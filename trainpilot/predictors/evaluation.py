@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from trainpilot.predictors.operator_labels import Timings
     from trainpilot.predictors.table import WorkTable
 
 OURS = "trainpilot"
@@ -35,6 +36,7 @@ def evaluate(
     splits: Collection[str] = SPLITS,
     methods: Collection[str] = (*METHODS, OURS),
     n_jobs: int | None = None,
+    timings: Timings | None = None,
 ) -> dict[str, Any]:
     """Measure the error of the predictor and of what a user could use instead, on unseen models.
 
@@ -48,6 +50,7 @@ def evaluate(
         splits: Names of ``SPLITS``.
         methods: Names of the baselines, and ``trainpilot``.
         n_jobs: Threads of the boosted part; default: the usable cores.
+        timings: Operator timings by id of the row.
 
     Returns:
         JSON types: ``schema``, ``backend``, ``rows``, ``configurations``, ``dropped``, ``label_noise``, ``level`` and
@@ -66,7 +69,8 @@ def evaluate(
         unknown = [name for name in given if name not in valid]
         if unknown:
             raise UsageError(f"unknown {kind} {unknown[0]!r}: valid: {', '.join(valid)}")
-    labels = clean(frame[(frame["backend"] == backend) & (frame["phase"] == "train_step") & (frame["status"] == "ok")])
+    used = (frame["backend"] == backend) & (frame["phase"] == "train_step") & (frame["status"] == "ok")
+    labels = clean(frame[used], timings)
     if not labels.rows:
         raise NoDataError(f"the dataset has no usable row of backend {backend}")
     result: dict[str, Any] = {
@@ -115,11 +119,19 @@ def _learning_curve(frame: pd.DataFrame, labels: Labels, level: float, n_jobs: i
     points = []
     for size in [*sizes, len(order)]:
         train = np.array(order[:size])
-        model = TargetModel(STEP_TIME, level, n_jobs).fit(labels.table.take(train), times[train], labels.figures)
+        model = _fitted(labels, train, level, n_jobs)
         errors = np.log(times[fold.held] / model.predict(labels.table.take(fold.held)))
         minutes = None if each_s is None else size * each_s / 60
         points.append({"configurations": size, "minutes": minutes, **errors_of(errors)})
     return points
+
+
+def _fitted(labels: Labels, train: NDArray[np.intp], level: float, n_jobs: int | None) -> TargetModel:
+    """Our predictor of the step time, fitted on some of the steps."""
+    table = labels.table.take(train)
+    operators = None if labels.operators is None else labels.operators.of(set(table.workload_hash))
+    times = labels.values[STEP_TIME.name][train]
+    return TargetModel(STEP_TIME, level, n_jobs).fit(table, times, labels.figures, operators=operators)
 
 
 def _seconds_a_configuration(frame: pd.DataFrame) -> float | None:
@@ -175,7 +187,7 @@ def _evaluate_method(
         train, held = table.take(fold.train), table.take(fold.held)
         truth = times[fold.held]
         if name == OURS:
-            model = TargetModel(STEP_TIME, level, n_jobs).fit(train, times[fold.train], labels.figures)
+            model = _fitted(labels, fold.train, level, n_jobs)
             forecasts = model.forecast(held)
             values = np.array([forecast.value for forecast in forecasts])
             for forecast, measured in zip(forecasts, truth, strict=True):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from trainpilot.predictors.model import TargetModel
+    from trainpilot.predictors.operator_labels import Timings
     from trainpilot.store import TimingStore
 
 _logger = logging.getLogger("trainpilot")
@@ -131,13 +132,13 @@ def fit(
     if min_rows < 1:
         raise UsageError(f"min_rows must be at least 1, got {min_rows}")
     wanted = {machine().machine_id} if machine_ids is None else set(machine_ids)
-    frame = _read(store, include_simulated)
+    frame, timings = _read(store, include_simulated)
     frame = frame[(frame["phase"] == "train_step") & frame["machine_id"].isin(wanted)]
     names = sorted(set(frame["backend"])) if backend is None else [backend]
     fits: list[BackendFit] = []
     skipped: dict[str, str] = {}
     for name in names:
-        labels = clean(frame[frame["backend"] == name])
+        labels = clean(frame[frame["backend"] == name], timings)
         if labels.rows < min_rows:
             lost = "".join(f", {count} dropped: {reason}" for reason, count in labels.dropped.items())
             skipped[name] = f"{labels.rows} usable rows, {min_rows} are needed{lost}"
@@ -149,13 +150,13 @@ def fit(
     return FitReport(tuple(fits), skipped)
 
 
-def _read(store: TimingStore | str | None, include_simulated: bool) -> pd.DataFrame:
+def _read(store: TimingStore | str | None, include_simulated: bool) -> tuple[pd.DataFrame, Timings]:
     from trainpilot.store import open_store
 
     if store is not None and not isinstance(store, str):
-        return _frame(store, include_simulated)
+        return _frame(store, include_simulated), store.operators_by_row()
     with open_store(store) as opened:
-        return _frame(opened, include_simulated)
+        return _frame(opened, include_simulated), opened.operators_by_row()
 
 
 def _frame(store: TimingStore, include_simulated: bool) -> pd.DataFrame:
@@ -200,7 +201,7 @@ def fit_predictor(
         if known.any():
             splits = shared.setdefault(known.tobytes(), Splits.of(labels.table.take(known), labels.figures))
             models[target.name] = TargetModel(target, level, n_jobs).fit(
-                splits.table, values[known], labels.figures, splits
+                splits.table, values[known], labels.figures, splits, labels.operators
             )
     adapted_from = ""
     if reference is not None:
@@ -225,19 +226,22 @@ def fit_predictor(
     return Predictor(backend, models, provenance)
 
 
-def fit_reference(frame: pd.DataFrame, backend: str, *, level: float = 0.9) -> Predictor:
+def fit_reference(
+    frame: pd.DataFrame, backend: str, *, level: float = 0.9, timings: Timings | None = None
+) -> Predictor:
     """Fit a predictor from a dataset alone: the same rows, libraries and processor give the same bits.
 
     Args:
         frame: Rows of the timing dataset, of any machines.
         backend: The backend.
         level: Nominal coverage of the intervals.
+        timings: Operator timings by id of the row.
 
     Raises:
         NoDataError: The dataset has no usable row of the backend.
     """
     rows = frame[(frame["backend"] == backend) & (frame["phase"] == "train_step") & (frame["status"] == "ok")]
-    labels = clean(rows)
+    labels = clean(rows, timings)
     if not labels.rows:
         raise NoDataError(f"the dataset has no usable row of backend {backend}")
     # The time is that of the data.

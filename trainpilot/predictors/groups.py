@@ -12,6 +12,7 @@ import numpy as np
 
 from trainpilot.predictors.amounts import AMOUNT_INDEX, FIXED_AMOUNTS, fine_amounts
 from trainpilot.profiling.result import OP_CLASSES, OpGroup
+from trainpilot.workload.workload import DTYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,6 +38,7 @@ GROUP_FEATURES: tuple[str, ...] = (
     *_MARKS,
     *(f"kind={name}" for name in KINDS),
 )
+OPERATOR_FEATURES: tuple[str, ...] = (*GROUP_FEATURES, "log2_threads", "dtype", "channels_last")
 
 
 class GroupArrays(NamedTuple):
@@ -119,3 +121,61 @@ def _features(group: Mapping[str, Any]) -> list[float]:
 def _log(shape: Mapping[str, Any], name: str) -> float:
     value = shape.get(name)
     return _ABSENT if value is None else math.log1p(max(0.0, float(value)))
+
+
+@dataclass(frozen=True, eq=False)
+class Operations:
+    """The operations of n steps in one sequence; steps that are the same in every respect are there once.
+
+    Attributes:
+        member: Distinct step of each step, shape (n,).
+        context: Context of each distinct step, shape (d,).
+        step: Distinct step of each of g groups.
+        kind: Position in ``KINDS``, shape (g,).
+        features: Shape (g, len(OPERATOR_FEATURES)).
+        group: Group of each entry of the sparse table of fine amounts.
+        column: Position in ``AMOUNTS`` of each entry.
+        amount: Value of each entry.
+    """
+
+    member: NDArray[np.intp]
+    context: NDArray[np.object_]
+    step: NDArray[np.intp]
+    kind: NDArray[np.intp]
+    features: NDArray[np.float32]
+    group: NDArray[np.intp]
+    column: NDArray[np.intp]
+    amount: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, groups: NDArray[np.object_], contexts: NDArray[np.object_]) -> Operations:
+        """Those of steps with these ``StepGroups`` and contexts."""
+        known: dict[tuple[int, Any], int] = {}
+        keys = zip(map(id, groups), contexts, strict=True)
+        member = np.fromiter((known.setdefault(key, len(known)) for key in keys), dtype=np.intp, count=len(groups))
+        first = np.unique(member, return_index=True)[1]
+        arrays: list[GroupArrays] = [step.arrays for step in groups[first]]
+        counts = np.array([len(each.kind) for each in arrays])
+        offsets = np.cumsum(counts) - counts
+        step = np.repeat(np.arange(len(arrays)), counts)
+        return cls(
+            member=member,
+            context=contexts[first],
+            step=step,
+            kind=np.concatenate([each.kind for each in arrays]),
+            features=with_context(np.concatenate([each.features for each in arrays]), contexts[first][step]),
+            group=np.concatenate([each.group for each in arrays])
+            + np.repeat(offsets, [len(each.group) for each in arrays]),
+            column=np.concatenate([each.column for each in arrays]),
+            amount=np.concatenate([each.amount for each in arrays]),
+        )
+
+
+def with_context(features: NDArray[np.float32], contexts: NDArray[np.object_]) -> NDArray[np.float32]:
+    """Features of groups with those of the settings that each ran at, shape (g, len(OPERATOR_FEATURES))."""
+    settings = {
+        context: (np.log2(context.threads), DTYPES.index(context.dtype), context.memory_format == "channels_last")
+        for context in set(contexts)
+    }
+    added = np.array([settings[context] for context in contexts], dtype=np.float32).reshape(len(features), 3)
+    return np.ascontiguousarray(np.hstack([features, added]))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainpilot.errors import PredictorError
+from trainpilot.predictors.operator_labels import OperatorLabels, Timings, operator_labels
 from trainpilot.predictors.table import WorkTable, check_features, context_of_row, records, table_of_rows
 from trainpilot.predictors.terms import measure_work
 
@@ -45,6 +46,7 @@ class Labels:
         data_hash: Hash of the rows used and their labels.
         controls: Usual time of the control workload in s by ``<machine id>/<threads>``: the conditions that the labels
             are those of.
+        operators: Times of single operators inside these steps; None where none were timed.
     """
 
     table: WorkTable
@@ -56,13 +58,15 @@ class Labels:
     noise: dict[str, Any]
     data_hash: str
     controls: dict[str, float]
+    operators: OperatorLabels | None = None
 
 
-def clean(frame: pd.DataFrame) -> Labels:
+def clean(frame: pd.DataFrame, timings: Timings | None = None) -> Labels:
     """Drop bad rows, with a count by reason, and join the repetitions of a configuration.
 
     Args:
         frame: Rows of the timing dataset; columns as the fields of ``Measurement``.
+        timings: Operator timings by id of the row.
 
     Returns:
         The labels; empty tables if no row is left.
@@ -76,6 +80,7 @@ def clean(frame: pd.DataFrame) -> Labels:
             dropped[str(fault)] += 1
         else:
             kept.append(row)
+    raw = {row["row_id"]: row["step_time_s"] for row in kept}
     usual = _usual_controls(kept)
     exponents = {place: _drift_exponent([row for row in kept if _place(row) == place]) for place in usual}
     kept = [_without_drift(row, usual, exponents) for row in kept]
@@ -94,12 +99,18 @@ def clean(frame: pd.DataFrame) -> Labels:
             groups[key] = steady
     used = [row for rows in groups.values() for row in rows]
     firsts = [rows[0] for rows in groups.values()]
+    values = {
+        name: np.array([_median(_label(name, row) for row in rows) for rows in groups.values()])
+        for name in ("step_time_s", "setup_time_s", "peak_memory_bytes", "energy_j")
+    }
+    factors = {
+        row["row_id"]: label / raw[row["row_id"]]
+        for label, rows in zip(values["step_time_s"], groups.values(), strict=True)
+        for row in rows
+    }
     return Labels(
         table=table_of_rows(firsts, [row[_WORK] for row in firsts]),
-        values={
-            name: np.array([_median(_label(name, row) for row in rows) for rows in groups.values()])
-            for name in ("step_time_s", "setup_time_s", "peak_memory_bytes", "energy_j")
-        },
+        values=values,
         figures=_figures(used),
         rows=len(used),
         dropped=dict(dropped),
@@ -107,6 +118,7 @@ def clean(frame: pd.DataFrame) -> Labels:
         noise=_noise(list(groups.values())),
         data_hash=_hash(used),
         controls=usual,
+        operators=operator_labels(used, timings or {}, factors),
     )
 
 

@@ -22,12 +22,14 @@ from trainpilot.predictors.domain import Position
 from trainpilot.predictors.features import SIZE_FEATURES, feature_names, mix, scale_free
 from trainpilot.predictors.folds import Fold
 from trainpilot.predictors.intervals import Intervals
+from trainpilot.predictors.operators import OperatorModel, fold_models
 from trainpilot.predictors.splits import Splits
 from trainpilot.predictors.targets import STEP_TIME, Figures, Target, price_step_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainpilot.predictors.operator_labels import OperatorLabels
     from trainpilot.predictors.table import WorkTable
 
 # With fewer models than this, trees can only learn them by heart.
@@ -114,6 +116,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         n_jobs: Folds that are fitted at a time, and threads of the boosted part; default: the usable cores.
 
     Attributes:
+        operators_: The operator-level model that gives the parts, or None where calibration figures do.
         additive_: The additive model.
         boosted_: The boosted correction, or None where the target has none or there are too few models.
         shrinkage_: How much of it applies.
@@ -130,7 +133,12 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
 
     def fit(
-        self, table: WorkTable, y: NDArray[np.float64], figures: Figures, splits: Splits | None = None
+        self,
+        table: WorkTable,
+        y: NDArray[np.float64],
+        figures: Figures,
+        splits: Splits | None = None,
+        operators: OperatorLabels | None = None,
     ) -> TargetModel:
         """Fit on measured steps. The result does not depend on the number of threads.
 
@@ -139,6 +147,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
             y: Labels above 0, shape (n,).
             figures: Calibration figures by context; a missing one gets reference figures.
             splits: Those of this table at these figures, if another target has made them already.
+            operators: Times of single operators inside these steps.
 
         Raises:
             PredictorError: There is no row, or a label is not finite and above 0.
@@ -148,20 +157,36 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
             raise PredictorError(f"{len(table)} steps and labels of shape {labels.shape} do not match")
         splits = Splits.of(table, figures) if splits is None else splits
         self.figures_, self.domain_ = splits.figures, splits.domain
-        parts = self.target.parts(table, self.figures_)
-        features = splits.features if self.target.boosted else np.empty((len(table), 0))
+        # Where single operators were timed, a fold needs a model of these that saw nothing of what it holds out.
+        learned = None
+        if operators is not None and self.target.by_operator:
+            learned = fold_models(table, splits.folds, self.figures_, operators, self.n_jobs)
+        self.operators_ = None if learned is None else learned[0]
         folds = [np.arange(len(table)), *(fold.train for fold in splits.folds)]
+        parts = self._parts_of_folds(table, learned, len(folds))
+        features = splits.features if self.target.boosted else np.empty((len(table), 0))
         with ThreadPoolExecutor(self.n_jobs or usable_cores()) as pool, threadpool_limits(1, user_api="blas"):
-            fitted = list(pool.map(lambda train: self._fit_parts(splits, parts, features, labels, train), folds))
+            fitted = list(
+                pool.map(lambda train, own: self._fit_parts(splits, own, features, labels, train), folds, parts)
+            )
         self.additive_, self.boosted_ = fitted[0]
         held = [
-            self._hold_out(splits, fold, position, parts, labels, *models)
-            for fold, position, models in zip(splits.folds, splits.positions, fitted[1:], strict=True)
+            self._hold_out(splits, fold, position, own, labels, *models)
+            for fold, position, own, models in zip(splits.folds, splits.positions, parts[1:], fitted[1:], strict=True)
         ]
         self.held_out_ = HeldOut.join(held) if held else None
         self.shrinkage_ = Shrinkage() if self.held_out_ is None else learn_shrinkage(self.held_out_)
         self.calibrate()
         return self
+
+    def _parts_of_folds(
+        self, table: WorkTable, learned: Sequence[OperatorModel] | None, count: int
+    ) -> list[NDArray[np.float64]]:
+        """What the additive model of each fold adds up, the one of all steps first."""
+        if learned is None:
+            return [self.target.parts(table, self.figures_)] * count
+        known = {id(model): model.parts(table, self.figures_) for model in learned}
+        return [known[id(model)] for model in learned]
 
     def _fit_parts(
         self,
@@ -173,7 +198,7 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[AdditiveModel, BoostedResidual | None]:
         """Fit on some of the steps."""
         parts, labels, contexts = parts[train], labels[train], splits.table.context[train]
-        additive = self.target.additive().fit(parts, labels, contexts)
+        additive = self.target.additive(learned=self.operators_ is not None).fit(parts, labels, contexts)
         if not self.target.boosted or len(set(splits.table.model_hash[train])) < _LEAST_MODELS_FOR_TREES:
             return additive, None
         residual = np.log(labels / additive.predict(parts, contexts))
@@ -253,10 +278,16 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         half = self.intervals_.half_widths(position.in_range, position.extrapolation)
         return Forecasts(values, values * np.exp(-half), values * np.exp(half), position, self.intervals_)
 
+    def parts(self, table: WorkTable) -> NDArray[np.float64]:
+        """What the additive model adds up for n steps, before its corrections, shape (n, parts)."""
+        if self._fitted().operators_ is not None:
+            return self.operators_.parts(table, self.figures_)
+        return self.target.parts(table, self.figures_)
+
     def additive_total(self, table: WorkTable) -> NDArray[np.float64]:
         """What the additive model alone gives to n steps, shape (n,), in the target's unit."""
         factors = [self.additive_.factors(context) for context in table.contexts[0]]
-        parts = self.target.parts(table, self._fitted().figures_)
+        parts = self.parts(table)
         parts *= table.by_context(factors)
         total: NDArray[np.float64] = parts.sum(axis=1)
         return total

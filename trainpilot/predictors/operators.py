@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
 
 from trainpilot.errors import PredictorError
+from trainpilot.hardware import usable_cores
 from trainpilot.predictors.amounts import AMOUNT_INDEX, AMOUNTS
 from trainpilot.predictors.analytic import AdditiveModel
 from trainpilot.predictors.boosted import BoostedResidual
 from trainpilot.predictors.folds import family_folds
-from trainpilot.predictors.groups import GROUP_FEATURES, KINDS, RISING_GROUP_FEATURES
+from trainpilot.predictors.groups import KINDS, OPERATOR_FEATURES, RISING_GROUP_FEATURES, with_context
 from trainpilot.predictors.prices import SPREADS, fine_unit_costs_s
 from trainpilot.predictors.terms import REFERENCE_FIGURES
 from trainpilot.workload.workload import DTYPES
@@ -28,23 +31,23 @@ from trainpilot.workload.workload import DTYPES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainpilot.predictors.folds import Fold
     from trainpilot.predictors.operator_labels import OperatorLabels
     from trainpilot.predictors.table import Context, WorkTable
     from trainpilot.predictors.targets import Figures
 
-FEATURES: tuple[str, ...] = (*GROUP_FEATURES, "log2_threads", "dtype", "channels_last")
 # With fewer timed groups than this the prices of the step-level model are the better ones.
 LEAST_LABELS = 2_000
-_FOLDS = 5
+_FAMILY_GROUPS = 5
 # More labels of one kind tell its few prices no better.
-_MOST_LABELS_OF_KIND = 2_000
-_MOST_LABELS = 30_000
+_MOST_LABELS_OF_KIND = 3_000
+_MOST_LABELS = 60_000
 _LEAST_LABELS_OF_KIND = 20
 # Single operators of one step spread far more around a sum of prices than whole steps do.
 _NOISE = 0.3
 _SETTING_SPREAD = 0.6
 _LIMIT = 1.5
-_TREES = {"trees": 120, "depth": 6, "learning_rate": 0.1, "min_child_weight": 5.0, "row_share": 0.7, "limit": _LIMIT}
+TREES = {"trees": 200, "depth": 6, "learning_rate": 0.06, "min_child_weight": 5.0, "row_share": 0.7, "limit": _LIMIT}
 _STEP = AMOUNT_INDEX["step"]
 
 
@@ -101,8 +104,8 @@ class OperatorModel:
             base[rows] = parts.sum(axis=1)
         chosen = _evenly(np.flatnonzero(base > 0), _MOST_LABELS)
         residual = np.log(labels.time_s[chosen] / base[chosen])
-        boosted = BoostedResidual(rising=RISING_GROUP_FEATURES, **_TREES)
-        boosted.fit_named(_with_context(labels.features[chosen], labels.context[chosen]), FEATURES, residual)
+        boosted = BoostedResidual(rising=RISING_GROUP_FEATURES, **TREES)
+        boosted.fit_named(with_context(labels.features[chosen], labels.context[chosen]), OPERATOR_FEATURES, residual)
         return cls(kinds, boosted)
 
     def parts(self, table: WorkTable, figures: Figures) -> NDArray[np.float64]:
@@ -112,34 +115,19 @@ class OperatorModel:
             table: n steps.
             figures: Calibration figures by context; a missing one gets reference figures.
         """
-        # Many rows are the same step: each is looked at once.
-        known: dict[tuple[int, Context], int] = {}
-        keys = zip(map(id, table.groups), table.context, strict=True)
-        member = np.fromiter((known.setdefault(key, len(known)) for key in keys), dtype=np.intp, count=len(table))
-        _, first = np.unique(member, return_index=True)
-        found = self._parts(table.take(first), figures)
-        return found if len(first) == len(table) else found[member]
-
-    def _parts(self, table: WorkTable, figures: Figures) -> NDArray[np.float64]:
-        arrays = [groups.arrays for groups in table.groups]
-        counts = np.array([len(each.kind) for each in arrays])
-        step_of_group = np.repeat(np.arange(len(table)), counts)
-        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        entries = [len(each.group) for each in arrays]
-        group = np.concatenate([each.group for each in arrays]) + np.repeat(offsets, entries)
-        column = np.concatenate([each.column for each in arrays])
-        amount = np.concatenate([each.amount for each in arrays])
-        contexts, member = table.contexts
+        work = table.operations
+        contexts = tuple(dict.fromkeys(work.context))
         costs, factors = self._prices(contexts, figures)
-        kind = np.concatenate([each.kind for each in arrays])
-        features = np.concatenate([each.features for each in arrays])
-        correction = self.boosted.predict_named(_with_context(features, table.context[step_of_group]), FEATURES)
-        step = step_of_group[group]
-        where = member[step]
-        value = amount * costs[where, column] * factors[where, kind[group], column] * np.exp(correction)[group]
-        flat = np.bincount(step * len(AMOUNTS) + column, value, minlength=len(table) * len(AMOUNTS))
-        parts: NDArray[np.float64] = flat.reshape(len(table), len(AMOUNTS))
-        parts[:, _STEP] = costs[member, _STEP]
+        place = {context: position for position, context in enumerate(contexts)}
+        where = np.array([place[context] for context in work.context], dtype=np.intp)
+        correction = np.exp(self.boosted.predict_named(work.features, OPERATOR_FEATURES))
+        step = work.step[work.group]
+        factor = factors[where[step], work.kind[work.group], work.column] * correction[work.group]
+        value = work.amount * costs[where[step], work.column] * factor
+        size = len(work.context) * len(AMOUNTS)
+        distinct = np.bincount(step * len(AMOUNTS) + work.column, value, minlength=size).reshape(-1, len(AMOUNTS))
+        distinct[:, _STEP] = costs[where, _STEP]
+        parts: NDArray[np.float64] = distinct[work.member]
         return parts
 
     def _prices(
@@ -177,30 +165,39 @@ class OperatorModel:
         return cls(kinds, boosted)
 
 
-def crossfit(
-    table: WorkTable, figures: Figures, labels: OperatorLabels
-) -> tuple[OperatorModel, NDArray[np.float64]] | None:
-    """The model of all labels, and parts of each step by a model that saw no step of its family.
+def fold_models(
+    table: WorkTable, folds: Sequence[Fold], figures: Figures, labels: OperatorLabels, n_jobs: int | None = None
+) -> list[OperatorModel] | None:
+    """The model of all labels and, for each fold, one that saw nothing of what is held out.
 
-    What is learned of the sums of parts must hold for parts of families that the operator level has never seen.
+    Folds of single families share the models of a few groups of families.
 
     Args:
-        table: n steps.
+        table: The steps that the folds divide.
+        folds: How they are held out.
         figures: Calibration figures by context.
         labels: Timed groups of these steps.
+        n_jobs: Models that are fitted at a time; default: the usable cores.
 
     Returns:
-        The model, and the parts in s, shape (n, len(AMOUNTS)); None where there are too few labels or families.
+        One model more than there are folds; None where there are too few labels.
     """
-    folds = family_folds(table, _FOLDS)
-    if len(labels) < LEAST_LABELS or len(folds) < 2:
+    if len(labels) < LEAST_LABELS:
         return None
-    model = OperatorModel.fit(labels, figures)
-    parts = model.parts(table, figures)
+    grouped = family_folds(table, _FAMILY_GROUPS)
+    trains: list[NDArray[np.intp]] = [np.arange(len(table))]
+    place: list[int] = [0]
     for fold in folds:
-        seen = labels.of(set(table.workload_hash[fold.train]))
-        parts[fold.held] = OperatorModel.fit(seen, figures).parts(table.take(fold.held), figures)
-    return model, parts
+        around = next((group for group in grouped if set(fold.held) <= set(group.held)), None)
+        train = around.train if fold.kind == "family" and around is not None else fold.train
+        same = [position for position, other in enumerate(trains) if other is train]
+        if not same:
+            trains.append(train)
+        place.append(same[0] if same else len(trains) - 1)
+    some = [labels.of(set(table.workload_hash[train])) for train in trains]
+    with ThreadPoolExecutor(n_jobs or usable_cores()) as pool, threadpool_limits(1, user_api="blas"):
+        models = list(pool.map(lambda each: OperatorModel.fit(each, figures), some))
+    return [models[position] for position in place]
 
 
 def _priced(amounts: csr_array, contexts: NDArray[np.object_], figures: Figures) -> csr_array:
@@ -223,12 +220,3 @@ def _evenly(rows: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     if len(rows) <= most:
         return rows
     return rows[np.linspace(0, len(rows) - 1, most).round().astype(np.intp)]
-
-
-def _with_context(features: NDArray[np.float32], contexts: NDArray[np.object_]) -> NDArray[np.float32]:
-    settings = {
-        context: (np.log2(context.threads), DTYPES.index(context.dtype), context.memory_format == "channels_last")
-        for context in set(contexts)
-    }
-    added = np.array([settings[context] for context in contexts], dtype=np.float32).reshape(len(features), 3)
-    return np.ascontiguousarray(np.hstack([features, added]))

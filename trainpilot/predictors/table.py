@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trainpilot.errors import PredictorError
+from trainpilot.predictors.groups import Operations, StepGroups
 from trainpilot.predictors.terms import WORK_COLUMNS, measure_work, term_amounts
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class WorkTable:
         model_hash: Identity of the model.
         workload_hash: Identity of the training step.
         name: Name of the model.
+        groups: ``StepGroups`` of each step.
     """
 
     work: NDArray[np.float64]
@@ -69,6 +71,7 @@ class WorkTable:
     model_hash: NDArray[np.object_]
     workload_hash: NDArray[np.object_]
     name: NDArray[np.object_]
+    groups: NDArray[np.object_]
 
     def __len__(self) -> int:
         return len(self.work)
@@ -84,6 +87,11 @@ class WorkTable:
         known: dict[Context, int] = {}
         member = np.fromiter((known.setdefault(c, len(known)) for c in self.context), dtype=np.intp, count=len(self))
         return tuple(known), member
+
+    @cached_property
+    def operations(self) -> Operations:
+        """What the operator-level model looks at."""
+        return Operations.of(self.groups, self.context)
 
     def by_context(self, values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """The value of each step's context, shape (n, k) or, where all have the same one, (1, k).
@@ -160,6 +168,7 @@ def table_of_profile(
         np.array([profile.batch_size * batch_scale]),
         _objects([context]),
         *(_objects([name]) for name in identity),
+        groups=_objects([StepGroups(groups, batch_scale)]),
     )
     with _lock:
         _known[key] = (counted, table)
@@ -199,7 +208,14 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], work: Sequence[NDArray[np.f
             _objects([row[name] for row in rows])
             for name in ("optimizer", "family", "model_hash", "workload_hash", "name")
         ),
+        groups=_objects(_groups_of_rows(rows)),
     )
+
+
+def _groups_of_rows(rows: Sequence[Mapping[str, Any]]) -> list[StepGroups]:
+    """One object for all rows of a workload, whatever their settings: its trace is looked at once."""
+    known: dict[str, StepGroups] = {}
+    return [known.setdefault(row["workload_hash"], StepGroups(row["op_groups"])) for row in rows]
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -77,7 +77,8 @@ def adapt(reference: Predictor, labels: Labels, *, level: float = 0.9) -> Target
 def _adapted(
     step: TargetModel, domain: Domain, machine_id: str, table: WorkTable, times: NDArray[np.float64], labels: Labels
 ) -> TargetModel:
-    model, parts = _copy(step, domain, labels.figures), step.target.parts(table, labels.figures)
+    model = _copy(step, domain, labels.figures)
+    parts = model.parts(table)
     # The boosted correction applies on top of the machine's, so its share of the labels is taken out first.
     plain = model.predict(table) / step.additive_.predict(parts, table.context)
     model.additive_ = step.additive_.adapted(
@@ -98,7 +99,7 @@ def _held_out(
     model = _adapted(step, domain, machine_id, table.take(fold.train), times[fold.train], labels)
     held = table.take(fold.held)
     position = domain.locate(held, price_step_s(held, labels.figures))
-    base = model.additive_.predict(step.target.parts(held, labels.figures), held.context)
+    base = model.additive_.predict(model.parts(held), held.context)
     factor = step.shrinkage_.factor(position.distance)
     total = np.log(model.predict(held) / base)
     correction = np.divide(total, factor, out=np.zeros(len(held)), where=factor > 0)
@@ -107,7 +108,8 @@ def _held_out(
 
 def _copy(model: TargetModel, domain: Domain, figures: Mapping[Context, Mapping[str, float]]) -> TargetModel:
     copy = TargetModel(model.target, model.level, model.n_jobs)
-    copy.additive_, copy.boosted_, copy.shrinkage_ = model.additive_, model.boosted_, model.shrinkage_
+    copy.operators_, copy.additive_ = model.operators_, model.additive_
+    copy.boosted_, copy.shrinkage_ = model.boosted_, model.shrinkage_
     copy.domain_, copy.figures_ = domain, dict(figures)
     copy.intervals_, copy.metrics_, copy.held_out_ = model.intervals_, dict(model.metrics_), None
     return copy

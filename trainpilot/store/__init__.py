@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trainpilot.store.exchange import (
         VerifyReport,
         dataset_frame,
+        dataset_operators,
         dataset_rows,
         export_parquet,
         import_parquet,
@@ -29,6 +30,7 @@ _HOMES = {
     "VerifyReport": "exchange",
     "benchmark": "collect",
     "dataset_frame": "exchange",
+    "dataset_operators": "exchange",
     "dataset_rows": "exchange",
     "export_parquet": "exchange",
     "import_parquet": "exchange",
@@ -49,6 +51,7 @@ __all__ = [
     "VerifyReport",
     "benchmark",
     "dataset_frame",
+    "dataset_operators",
     "dataset_rows",
     "export_parquet",
     "import_parquet",

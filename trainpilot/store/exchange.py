@@ -172,6 +172,30 @@ def dataset_frame(source: str | Path, status: str | None = "ok") -> pd.DataFrame
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
+def dataset_operators(source: str | Path) -> dict[str, list[OperatorTiming]]:
+    """Operator timings of a dataset on disk, by id of the row.
+
+    Args:
+        source: A Parquet file, a folder of them, or a SQLite file.
+
+    Raises:
+        DataError: The source does not exist or cannot be read.
+        StoreSchemaError: It has another schema.
+        StoreError: A row is damaged.
+    """
+    path = Path(source)
+    if path.is_dir():
+        found: dict[str, list[OperatorTiming]] = {}
+        for file in sorted(path.glob("*.parquet")):
+            if not file.name.endswith(_OPERATORS_SUFFIX):
+                found |= _read_operators(file)
+        return found
+    if path.suffix == ".parquet":
+        return _read_operators(path)
+    with closing(_open_existing(path)) as store:
+        return store.operators_by_row()
+
+
 def verify(source: str | Path | TimingStore) -> VerifyReport:
     """Check every row of a dataset.
 

@@ -152,6 +152,13 @@ class TimingStore:
         for values in self._values(select(OPERATOR_TIMINGS)):
             yield values["row_id"], self._operator(values)
 
+    def operators_by_row(self) -> dict[str, list[OperatorTiming]]:
+        """Operator timings of all rows, by id of the row."""
+        found: dict[str, list[OperatorTiming]] = {}
+        for row_id, timing in self.all_operators():
+            found.setdefault(row_id, []).append(timing)
+        return found
+
     def operator_frame(self, agrees: bool | None = True) -> pd.DataFrame:
         """All operator timings with the ``row_id`` that they belong to.
 

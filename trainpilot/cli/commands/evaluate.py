@@ -27,17 +27,17 @@ def evaluate(
         from trainpilot.report.plots import require_matplotlib
 
         require_matplotlib()
-    from trainpilot.store import dataset_frame, open_store
+    from trainpilot.store import dataset_frame, dataset_operators, open_store
 
     if dataset is None:
         with open_store() as store:
-            frame = store.frame(status="ok")
+            frame, timings = store.frame(status="ok"), store.operators_by_row()
     else:
-        frame = dataset_frame(dataset)
+        frame, timings = dataset_frame(dataset), dataset_operators(dataset)
     from trainpilot.predictors import evaluate as run
 
     note("evaluating: each method is fitted once per group of each split")
-    result = run(frame, backend=backend)
+    result = run(frame, backend=backend, timings=timings)
     if plots is not None:
         from trainpilot.report.plots import plot_evaluation
 

@@ -56,11 +56,11 @@ def _fit_dataset(dataset: Path | None, out: Path | None, backend: str, *, as_jso
     if dataset is None or out is None:
         raise UsageError("--dataset and --out belong together: where the rows are, and where the predictor goes")
     from trainpilot.predictors import fit_reference, save_predictor
-    from trainpilot.store import dataset_frame
+    from trainpilot.store import dataset_frame, dataset_operators
 
     if out.exists():
         raise UsageError(f"{out} exists already: name a folder that does not")
-    predictor = fit_reference(dataset_frame(dataset), backend)
+    predictor = fit_reference(dataset_frame(dataset), backend, timings=dataset_operators(dataset))
     save_predictor(predictor, out)
     provenance = predictor.provenance
     if as_json:
