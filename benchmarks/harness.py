@@ -1,12 +1,15 @@
 """Figures of the measuring harness, in one run with nothing else on the machine.
 
-    python benchmarks/harness.py [--sweep standard] [--budget SECONDS] [--only noise|share|guard] [--store URL]
+    python benchmarks/harness.py [--sweep standard] [--shard I/N] [--budget SECONDS] [--only noise|share|guard]
+        [--store URL]
 
 Prints, as one JSON document:
 
 * label noise of the ``noise`` sweep on one thread and on all: mean |first / second - 1|, for the label of one round and
   for the median of two rounds, and the ratio of both;
-* the share of the wall time of a sweep that is spent inside timed or warm-up steps;
+* the share of the wall time of a sweep that is spent inside steps: timed, warm-up and first ones, and those timed
+  operator by operator. All else counts against it: starting workers, tracing, building models, control runs, the
+  store. Probing the machine comes once, before a first sweep, and is told apart;
 * the share of rounds that the contention guard marks without and with a spinning process on another core.
 """
 
@@ -17,10 +20,11 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from trainpilot.benchmarking import load_sweep, this_site
+from trainpilot.benchmarking import load_sweep, parse_shard, this_site
 from trainpilot.store import NoiseReport, TimingStore, benchmark, noise_report, open_store
 
 _GUARD_SWEEP = """
@@ -68,13 +72,16 @@ def _group_figures(report: NoiseReport, group: str) -> dict[str, Any]:
     }
 
 
-def share_in_steps(store: TimingStore, sweep: str, budget_s: float | None) -> dict[str, Any]:
+def share_in_steps(store: TimingStore, sweep: str, budget_s: float | None, shard: tuple[int, int]) -> dict[str, Any]:
     """Share of the wall time that a sweep spends inside training steps."""
-    summary = benchmark(sweep, store=store, resume=False, budget_s=budget_s)
+    begin = time.monotonic()
+    summary = benchmark(sweep, store=store, resume=False, budget_s=budget_s, shard=shard)
     return {
         "sweep": sweep,
         "rows": summary.measured,
+        "stopped": summary.stopped,
         "elapsed_s": summary.elapsed_s,
+        "before_the_first_row_s": time.monotonic() - begin - summary.elapsed_s,
         "share": summary.stepping_s / summary.elapsed_s,
     }
 
@@ -103,6 +110,7 @@ def main() -> None:
     parser.add_argument("--sweep", default="standard", help="sweep whose share of time in steps is measured")
     parser.add_argument("--only", choices=("noise", "share", "guard"), help="one of the three figures")
     parser.add_argument("--budget", type=float, help="time limit of that sweep in s: its shuffled first part then")
+    parser.add_argument("--shard", type=parse_shard, default=(1, 1), help="part I/N of that sweep, all of its rounds")
     parser.add_argument(
         "--store", help="URL of a store that keeps the rows of noise and share; default: a temporary one"
     )
@@ -118,7 +126,7 @@ def main() -> None:
             if options.only in (None, "noise"):
                 figures["noise"] = noise_figures(store, this_site().cores)
             if options.only in (None, "share"):
-                figures["share_in_steps"] = share_in_steps(store, options.sweep, options.budget)
+                figures["share_in_steps"] = share_in_steps(store, options.sweep, options.budget, options.shard)
     print(json.dumps(figures, indent=2))
 
 

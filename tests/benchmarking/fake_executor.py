@@ -9,12 +9,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 RAISES, HANGS, ALLOCATES, ABORTS, PRINTS, EXITS, IS_KILLED, IS_OOM, CHANGES, IS_EXPENSIVE, IS_CONTENDED = range(
     1001, 1012
 )
+ENDS_TRACING = 3001
+TRACED_HANG, TRACED_CONTENDED = 2101, 2102
 STEP_S = 0.001
 LABELS = {
     "input_signature": [[[1, 784], "float32"]],
@@ -39,6 +41,18 @@ def control() -> float | None:
     return 0.0005
 
 
+def trace(configurations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+    """Only batch sizes from 2001 on can be traced; the trace tells the process that made it."""
+    found: list[dict[str, Any] | None] = []
+    for configuration in configurations:
+        batch_size = configuration["workload"]["batch_size"]
+        if batch_size == ENDS_TRACING:
+            os._exit(3)
+        traced = {"features": {"traced_by": float(os.getpid())}, "op_groups": [{"op": "aten.mm"}]}
+        found.append(traced if batch_size > 2000 else None)
+    return found
+
+
 def execute(task: Mapping[str, Any]) -> dict[str, Any]:
     reply: dict[str, Any] = {
         "status": "ok",
@@ -54,7 +68,7 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
     match task["configuration"]["workload"]["batch_size"]:
         case 1001:
             reply |= {"status": "failed", "reason": "RuntimeError: no", "labels": {}}
-        case 1002:
+        case 1002 | 2101:
             time.sleep(3600)
         case 1003:
             kept = []
@@ -77,7 +91,7 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
             reply["changed"] = ["default dtype"]
         case 1010:
             reply |= {"skipped": "a step would take about 99.0 s, the sweep's cap is 1 s", "labels": {}}
-        case 1011:
+        case 1011 | 2102:
             reply["contended"] = "something else kept 1.0 of 2 cores busy"
         case _:
             time.sleep(STEP_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,11 @@ from trainpilot.hardware.others import OthersMeter
 
 if TYPE_CHECKING:
     from trainpilot.backends import TrainingSession
+    from trainpilot.workload import Workload
 
 Clock = Callable[[], float]
-# What a row holds of the trace of its step: later rounds of a configuration take it over instead of tracing anew.
+# What a row holds of the trace of its step, which does not depend on when and where the step runs: it may be made
+# ahead, and later rounds of a configuration take it over.
 TRACE_FIELDS = ("workload_hash", "model_hash", "input_signature", "features", "op_groups")
 
 
@@ -44,13 +46,31 @@ def start() -> None:
     profile(workload)
     with get_backend("cpu").prepare(workload) as session:
         session.step()
-    gc.collect()
-    gc.freeze()
+    _let_go()
 
 
 def control() -> float | None:
     """Time of the control workload in s."""
     return measure_control()
+
+
+def trace(configurations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | None]:
+    """Trace steps without measuring them.
+
+    Args:
+        configurations: ``Configuration.to_dict`` of each; none of them may be somebody's code.
+
+    Returns:
+        ``TRACE_FIELDS`` of each, or None where it cannot be traced: why it cannot is said where it is measured.
+    """
+    found: list[dict[str, Any] | None] = []
+    for content in configurations:
+        try:
+            found.append(_trace(Configuration.from_dict(content).live_workload))
+        except Exception:  # noqa: BLE001 - measuring it meets the same error, and makes a row of it
+            found.append(None)
+        _let_go()
+    return found
 
 
 def execute(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,7 +79,7 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         task: ``configuration`` (``Configuration.to_dict``), ``timing`` (fields of ``TimingLimits``), ``statistic``,
             ``cap_s``, ``operator_steps``, ``calibration`` (figures or {}), ``cores``, ``control_ratio`` (or None),
-            ``trace`` (``TRACE_FIELDS`` of an earlier round, or None).
+            ``trace`` (``TRACE_FIELDS`` if they are known already, or None).
 
     Returns:
         ``status``, ``reason``; ``labels`` (fields of ``Measurement``), ``operators``, ``contended`` (why, or ""),
@@ -79,18 +99,34 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
         _measure(task, reply)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - anything that a model raises is a row, not our end
         reply["status"], reply["reason"] = failure_of(error)
-    # Only the text of the error is kept: its frames would keep the model and its tensors alive. What is alive after
-    # that are caches of libraries, which the next collection need not walk.
-    gc.collect()
-    gc.freeze()
+    # Only the text of the error is kept: its frames would keep the model and its tensors alive.
+    _let_go()
     reply["changed"] = changed_settings(before)
     return reply
+
+
+def _let_go() -> None:
+    """Collect garbage; what is alive after that are caches of libraries, which the next collection need not walk."""
+    gc.collect()
+    gc.freeze()
+
+
+def _trace(workload: Workload) -> dict[str, Any]:
+    from trainpilot.profiling import profile
+
+    traced = profile(workload)
+    return {
+        "workload_hash": traced.workload_hash,
+        "model_hash": traced.model_hash,
+        "input_signature": [list(part) for part in traced.input_signature],
+        "features": dict(traced.features),
+        "op_groups": [asdict(group) for group in traced.op_groups],
+    }
 
 
 def _measure(task: Mapping[str, Any], reply: dict[str, Any]) -> None:
     from trainpilot.backends import get_backend
     from trainpilot.backends.simulated import VirtualClock
-    from trainpilot.profiling import profile
 
     configuration = Configuration.from_dict(task["configuration"])
     labels = reply["labels"]
@@ -99,18 +135,9 @@ def _measure(task: Mapping[str, Any], reply: dict[str, Any]) -> None:
     labels["simulated"] = backend.simulated
     clock: Clock = VirtualClock() if backend.simulated else time.perf_counter
     workload = configuration.live_workload
-    trace = task["trace"]
-    if trace is None:
-        traced = profile(workload)
-        trace = {
-            "workload_hash": traced.workload_hash,
-            "model_hash": traced.model_hash,
-            "input_signature": [list(part) for part in traced.input_signature],
-            "features": dict(traced.features),
-            "op_groups": [asdict(group) for group in traced.op_groups],
-        }
-    labels |= trace
-    estimate = estimate_step_s(trace["features"], configuration.threads, task["calibration"])
+    known = task["trace"] or _trace(workload)
+    labels |= known
+    estimate = estimate_step_s(known["features"], configuration.threads, task["calibration"])
     if estimate > task["cap_s"]:
         reply["skipped"] = f"a step would take about {estimate:.1f} s, the sweep's cap is {task['cap_s']:g} s"
         return
@@ -119,7 +146,7 @@ def _measure(task: Mapping[str, Any], reply: dict[str, Any]) -> None:
     with session:
         session.synchronize()
         labels["setup_time_s"] = clock() - begin
-        timing, loss_finite = _time_steps(session, configuration, clock, task, trace["features"])
+        timing, loss_finite = _time_steps(session, configuration, clock, task, known["features"])
         used_threads = _threads_in_use()
         labels["peak_memory_bytes"] = session.peak_memory_bytes()
         labels["actual_placement"] = session.placement()
@@ -150,7 +177,7 @@ def _measure(task: Mapping[str, Any], reply: dict[str, Any]) -> None:
             assert timing.step_time_s is not None
             if timing.step_time_s <= MOST_TIMED_STEP_S:
                 begin = time.perf_counter()
-                found = time_operators(session, trace["op_groups"], task["operator_steps"], timing.step_time_s)
+                found = time_operators(session, known["op_groups"], task["operator_steps"], timing.step_time_s)
                 reply["operators"] = [asdict(operator) for operator in found]
                 reply["stepping_s"] += time.perf_counter() - begin
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trainpilot.benchmarking.ahead import Tracers
 from trainpilot.benchmarking.configuration import Configuration, OperatorTiming
+from trainpilot.benchmarking.execute import TRACE_FIELDS
 from trainpilot.benchmarking.measurement import Measurement
 from trainpilot.benchmarking.rows import Site, build_row, operator_timings, this_site
 from trainpilot.benchmarking.sweep import Sweep
@@ -169,6 +173,8 @@ def run_sweep(
     budget at the end of the whole sweep, since a new row is worth more than a better one. Once several repetitions
     in a row were contended again, the machine is busy, and what is held back is kept, marked.
 
+    Before some rows are measured, their steps are traced on all cores; while a row is measured nothing else runs.
+
     Args:
         sweep: The sweep.
         sink: Takes a row and its operator timings.
@@ -247,6 +253,9 @@ class _SweepRun:
         self._worker: Worker | None = None
         self._counts: Counter[str] = Counter()
         self._row_times: list[float] = []
+        self._tracing_s = 0.0
+        self._traced = 0
+        self._traces: dict[str, Mapping[str, Any] | None] = {}
         self._control_at: float | None = None
         self._control_s: float | None = None
         self._best_control_s: float | None = None
@@ -256,6 +265,7 @@ class _SweepRun:
         self._summary = SweepSummary(sweep.sweep_id, 0, 0)
         settings = load_settings()
         self._memory_bytes = settings.worker_memory_bytes or int(_MEMORY_SHARE * memory_available_bytes())
+        self._tracers = Tracers(self._new_worker, site.cores)
 
     def run(self, rounds: list[list[PlannedRow]], finished: Collection[tuple[str, int]]) -> SweepSummary:
         summary = self._summary
@@ -270,12 +280,14 @@ class _SweepRun:
                 if self._budget_s is None:
                     self._repeat_held()
                 self._close_worker()
+                self._tracers.close()
             else:
                 self._repeat_held()
         except KeyboardInterrupt:
             summary.stopped = "interrupted"
         finally:
             self._close_worker()
+            self._tracers.close()
             self._keep_all_held()
         summary.counts = dict(self._counts)
         summary.elapsed_s = time.monotonic() - self._begin
@@ -283,12 +295,47 @@ class _SweepRun:
 
     def _run_round(self, rows: list[PlannedRow]) -> bool:
         """Measure the rows of one round; False if the budget ended it."""
-        for planned in rows:
+        for number, planned in enumerate(rows):
             if planned.key in self._skipped_keys:
                 self._skip(planned)
-            elif not self._measure(planned, None):
+                continue
+            if self._lacks_trace(planned):
+                self._trace_ahead(rows[number:])
+            if not self._measure(planned, None):
                 return False
         return True
+
+    def _lacks_trace(self, planned: PlannedRow) -> bool:
+        """Whether the step must still be traced; what the store knows is taken from there.
+
+        A model that is somebody's code is traced where it is measured, each time: what it imports may have changed,
+        and it may do anything to the process.
+        """
+        if planned.configuration.uses_code or planned.key in self._skipped_keys:
+            return False
+        if planned.key not in self._traces and planned.repetition and self._known_trace is not None:
+            known = self._known_trace(planned.key)
+            if known is not None:
+                self._traces[planned.key] = known
+        return planned.key not in self._traces
+
+    def _trace_ahead(self, rows: list[PlannedRow]) -> None:
+        """Trace the first one of ``rows`` and some of those after it, no more than the budget has time for."""
+        most, left, typical = self._tracers.at_once, self._left(), self._typical_s()
+        if left is not None and typical > 0:
+            most = min(most, math.floor(left / typical))
+        others = itertools.islice((row for row in rows[1:] if self._lacks_trace(row)), max(most - 1, 0))
+        chosen = [rows[0], *others]
+        if len(chosen) == 1:
+            return
+        begin, worker = time.monotonic(), self._running_worker()
+        timeout_s = _START_TIMEOUT_S if left is None else min(_START_TIMEOUT_S, max(left, 1.0))
+        found = self._tracers.trace([row.configuration for row in chosen], worker, timeout_s)
+        self._traces |= {row.key: trace for row, trace in zip(chosen, found, strict=True)}
+        if not worker.alive:
+            self._worker = None
+        self._tracing_s += time.monotonic() - begin
+        self._traced += len(chosen)
 
     def _repeat_held(self) -> None:
         """Repeat the rows that were taken under contention, until the machine proves busy or the budget is spent."""
@@ -305,18 +352,20 @@ class _SweepRun:
 
     def _measure(self, planned: PlannedRow, held: _Held | None) -> bool:
         """Measure one row; False if the budget is spent."""
-        typical = sum(self._row_times) / len(self._row_times) if self._row_times else 0.0
         left = self._left()
-        if left is not None and left <= typical:
+        if left is not None and left <= self._typical_s():
             if held is not None:
                 self._held.append(held)
             return False
+        if held is not None and held.row.op_groups:
+            self._traces[planned.key] = {name: getattr(held.row, name) for name in TRACE_FIELDS}
         try:
             reply = self._ask(planned)
         except _BudgetSpentError:
             if held is not None:
                 self._held.append(held)
             return False
+        self._traces.pop(planned.key, None)
         self._summary.stepping_s += reply["stepping_s"]
         if reply["skipped"]:
             self._skipped_keys.add(planned.key)
@@ -347,6 +396,7 @@ class _SweepRun:
     def _ask(self, planned: PlannedRow) -> dict[str, Any]:
         """The worker's answer, or what its loss means."""
         timeout_s, of_budget = self._sweep.timeout_s, False
+        trace = None if planned.configuration.uses_code else self._traces.get(planned.key)
         begin = time.monotonic()
         try:
             worker = self._ready_worker()
@@ -354,7 +404,7 @@ class _SweepRun:
             left = self._left()
             if left is not None and left < timeout_s:
                 timeout_s, of_budget = max(left, 1.0), True
-            reply = worker.measure(self._task(planned), timeout_s)
+            reply = worker.measure(self._task(planned, trace), timeout_s)
         except WorkerLostError as lost:
             self._worker = None
             if lost.status == "timeout" and of_budget:
@@ -363,7 +413,7 @@ class _SweepRun:
             return {
                 "status": lost.status,
                 "reason": lost.reason,
-                "labels": {},
+                "labels": trace or {},
                 "operators": [],
                 "contended": "",
                 "skipped": "",
@@ -374,11 +424,8 @@ class _SweepRun:
             self._close_worker()
         return reply
 
-    def _task(self, planned: PlannedRow) -> Mapping[str, Any]:
-        configuration, trace, ratio = planned.configuration, None, None
-        # A model that is somebody's code is traced each time: what it imports may have changed.
-        if planned.repetition and self._known_trace is not None and not configuration.uses_code:
-            trace = self._known_trace(planned.key)
+    def _task(self, planned: PlannedRow, trace: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        configuration, ratio = planned.configuration, None
         if self._control_s is not None and self._best_control_s is not None:
             ratio = self._control_s / self._best_control_s
         dtype = configuration.workload["dtype"]
@@ -394,15 +441,27 @@ class _SweepRun:
             "trace": trace,
         }
 
-    def _ready_worker(self) -> Worker:
-        """A worker that answers; the control workload is its first request and comes back now and then."""
-        fresh = self._worker is None
+    def _new_worker(self) -> Worker:
+        return Worker(self._executor, self._memory_bytes)
+
+    def _running_worker(self) -> Worker:
+        """The worker that measures; it may still be starting."""
         if self._worker is None:
-            self._worker = Worker(self._executor, self._memory_bytes)
-        now = time.monotonic()
-        if fresh or self._control_at is None or now - self._control_at >= CONTROL_EVERY_S:
+            self._worker, self._control_at = self._new_worker(), None
+        return self._worker
+
+    def _ready_worker(self) -> Worker:
+        """A worker that answers; the control workload is its first request and comes back now and then.
+
+        This control tells the contention guard how fast the machine is against the best of the sweep, always on one
+        thread and over dozens of runs: the one inside each row (see ``control``) varies threefold on several threads
+        of a quiet machine, which its neighbourhood to the windows divides out, but which says nothing of others.
+        """
+        worker, now = self._running_worker(), time.monotonic()
+        fresh = self._control_at is None
+        if self._control_at is None or now - self._control_at >= CONTROL_EVERY_S:
             try:
-                control = self._worker.control(_START_TIMEOUT_S if fresh else _CONTROL_TIMEOUT_S)
+                control = worker.control(_START_TIMEOUT_S if fresh else _CONTROL_TIMEOUT_S)
             except WorkerLostError as lost:
                 self._worker = None
                 if not fresh:  # a new one may do better
@@ -412,7 +471,7 @@ class _SweepRun:
             if control is not None:
                 self._control_s = control
                 self._best_control_s = min(control, self._best_control_s or control)
-        return self._worker
+        return worker
 
     def _keep(self, held: _Held) -> None:
         self._sink(held.row, held.operators)
@@ -442,7 +501,7 @@ class _SweepRun:
         done = summary.already + sum(self._counts.values()) + summary.skipped_rows
         remaining = None
         if self._row_times:
-            remaining = sum(self._row_times) / len(self._row_times) * (summary.total - done)
+            remaining = self._typical_s() * (summary.total - done)
             left = self._left()
             if left is not None:
                 remaining = min(remaining, max(left, 0.0))
@@ -456,6 +515,12 @@ class _SweepRun:
                 status=status,
             )
         )
+
+    def _typical_s(self) -> float:
+        """Time that a row takes, its trace included; 0 before the first one."""
+        if not self._row_times:
+            return 0.0
+        return sum(self._row_times) / len(self._row_times) + self._tracing_s / max(self._traced, 1)
 
     def _left(self) -> float | None:
         return None if self._budget_s is None else self._budget_s - (time.monotonic() - self._begin)

@@ -24,7 +24,7 @@ def main(executor_name: str, parent: int, memory_bytes: int | None) -> None:
     """Answer requests until there are no more.
 
     Args:
-        executor_name: Module with ``start()``, ``execute(task)`` and ``control()``.
+        executor_name: Module with ``start()``, ``execute(task)``, ``trace(configurations)`` and ``control()``.
         parent: Process id of the harness; when it ends, so does the worker.
         memory_bytes: Most private memory of this process, or None.
     """
@@ -42,6 +42,8 @@ def main(executor_name: str, parent: int, memory_bytes: int | None) -> None:
         request = json.loads(line)
         if request["op"] == "control":
             answer = {"control_time_s": executor.control()}
+        elif request["op"] == "trace":
+            answer = {"traces": executor.trace(request["configurations"])}
         else:
             answer = executor.execute(request["task"])
         answers.write(json.dumps(answer, allow_nan=False) + "\n")

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -85,6 +85,11 @@ class Worker:
         """Process id of the worker."""
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
     def measure(self, task: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Let the worker measure a configuration (see ``execute.execute``).
 
@@ -100,6 +105,23 @@ class Worker:
             WorkerLostError: The worker ended, or was ended at the time limit.
         """
         answer: float | None = self._ask({"op": "control"}, timeout_s)["control_time_s"]
+        return answer
+
+    def begin_traces(self, configurations: Sequence[Mapping[str, Any]]) -> None:
+        """Let the worker trace configurations, without waiting for it (see ``execute.trace``).
+
+        Raises:
+            WorkerLostError: The worker ended.
+        """
+        self._send({"op": "trace", "configurations": list(configurations)})
+
+    def traces(self, timeout_s: float) -> list[dict[str, Any] | None]:
+        """What ``begin_traces`` asked for, in the same order.
+
+        Raises:
+            WorkerLostError: The worker ended, or was ended at the time limit.
+        """
+        answer: list[dict[str, Any] | None] = self._receive(timeout_s)["traces"]
         return answer
 
     def close(self) -> None:
@@ -124,12 +146,18 @@ class Worker:
         self.close()
 
     def _ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout_s
+        self._send(request)
+        return self._receive(timeout_s)
+
+    def _send(self, request: Mapping[str, Any]) -> None:
         try:
             self._requests.write(json.dumps(request, allow_nan=False).encode() + b"\n")
             self._requests.flush()
         except BrokenPipeError:
             raise self._lost() from None
+
+    def _receive(self, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
