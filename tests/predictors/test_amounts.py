@@ -43,10 +43,10 @@ def test_a_matrix_product_has_the_traffic_of_each_operand():
         group("aten.addmm", "matmul", flops=2 * m * n * k * 3, read=3 * size, calls=3, m=m, n=n, k=k, batch=1)
     )
     assert found == {
-        "gemm.flops": 2 * m * n * k * 3,
-        "gemm.left": 3 * 4 * m * k,
-        "gemm.right": 3 * 4 * k * n,
-        "gemm.result": 3 * 4 * m * n,
+        "gemm.forward.flops": 2 * m * n * k * 3,
+        "gemm.forward.left": 3 * 4 * m * k,
+        "gemm.forward.right": 3 * 4 * k * n,
+        "gemm.forward.result": 3 * 4 * m * n,
         "gemm.calls": 3,
     }
 
@@ -54,8 +54,14 @@ def test_a_matrix_product_has_the_traffic_of_each_operand():
 def test_a_batched_product_counts_its_products():
     found = amounts(group("aten.bmm", "matmul", flops=7, read=4 * 5 * 12, m=2, n=2, k=2, batch=5))
     assert found["bmm.batches"] == 5
-    assert found["bmm.left"] == pytest.approx(5 * 4 * 4)
-    assert "gemm.flops" not in found
+    assert found["bmm.forward.left"] == pytest.approx(5 * 4 * 4)
+    assert not any(name.startswith("gemm") for name in found)
+
+
+def test_products_of_the_backward_pass_have_their_own_prices():
+    found = amounts(group("aten.mm", "matmul", flops=9, read=4 * 12, m=2, n=2, k=2, phase="backward"))
+    assert found["gemm.backward.flops"] == 9
+    assert not any(name.startswith("gemm.forward") for name in found)
 
 
 def conv(op, **changes):
@@ -110,14 +116,28 @@ def test_kinds_of_convolutions_have_their_own_rate(changes, kind):
 
 def test_traffic_of_a_stream_is_split_by_what_one_call_moves():
     limit = STREAM_LIMITS[0]
-    small = amounts(group("aten.add", "elementwise", read=limit / 2, written=limit / 2, calls=1))
+    small = amounts(group("aten.add_", "elementwise", read=limit / 2, written=limit / 2, calls=1))
     assert small == {"elementwise.bytes0": limit, "small.calls": 1}
-    large = amounts(group("aten.add", "elementwise", read=2 * 5 * limit, calls=2))
+    large = amounts(group("aten.add_", "elementwise", read=2 * 5 * limit, calls=2))
     assert large == {"elementwise.bytes0": 2 * limit, "elementwise.bytes1": 2 * 4 * limit, "small.calls": 2}
 
 
+def test_a_result_in_new_memory_costs_more_than_one_in_place():
+    both = (
+        group("aten.mul", "elementwise", read=8, written=4),
+        group("aten.mul_.Tensor", "elementwise", read=8, written=4),
+    )
+    new, in_place = map(amounts, both)
+    assert new == {**in_place, "fresh.bytes0": 4}
+    update = amounts(group("aten.sqrt", "optimizer", read=8, written=4, phase="optimizer"))
+    assert update == {"optimizer.calls": 1, "optimizer.bytes0": 12, "fresh.bytes0": 4, "costly.sqrt": 4}
+
+
 def test_operators_of_one_class_that_cost_differently_are_apart():
-    assert "transcendental.bytes0" in amounts(group("aten.gelu_backward", "elementwise", read=8, phase="backward"))
+    assert amounts(group("aten.gelu_backward", "elementwise", written=8))["costly.gelu_backward"] == 8
+    assert amounts(group("aten.erfinv", "elementwise", written=8))["costly.other"] == 8
+    assert "bag.forward.rows" in amounts(group("aten._embedding_bag", "embedding", rows=2, width=3, vocabulary=9))
+    assert "safe_softmax.forward.bytes" in amounts(group("aten._safe_softmax", "softmax", read=8, elements=2, last=2))
     assert "fill.bytes0" in amounts(group("aten.zero_", "copy", written=8))
     assert "concatenation.bytes0" in amounts(group("aten.cat", "copy", read=8, written=8))
     assert "scattered.bytes0" in amounts(group("aten.index_select", "copy", read=8, written=8))

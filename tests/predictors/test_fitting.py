@@ -35,6 +35,9 @@ class StoreDouble:
     def frame(self, status="ok", simulated=False):
         return frame([row for row in self._rows if row.status == status and row.simulated == simulated])
 
+    def operators_by_row(self):
+        return {}
+
 
 def fit_rows(rows, **options):
     return fit(StoreDouble(rows), machine_ids={"here"}, **options)

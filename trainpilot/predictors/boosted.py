@@ -83,7 +83,7 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise FeatureError("two features have the same name")
         return self._fit(values, target, names)
 
-    def fit_named(self, values: NDArray[np.float64], names: Sequence[str], y: NDArray[np.float64]) -> BoostedResidual:
+    def fit_named(self, values: NDArray[np.floating], names: Sequence[str], y: NDArray[np.float64]) -> BoostedResidual:
         """The same as ``fit`` of a data frame with these columns, without making one.
 
         Raises:
@@ -92,7 +92,7 @@ class BoostedResidual(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._fit(values, y, list(names))
 
     def _fit(
-        self, values: NDArray[np.float64], target: NDArray[np.float64], names: list[str] | None
+        self, values: NDArray[np.floating], target: NDArray[np.float64], names: list[str] | None
     ) -> BoostedResidual:
         labels = [f"x{position}" for position in range(values.shape[1])] if names is None else names
         _check_finite(values, labels)

@@ -280,8 +280,9 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
 
     def parts(self, table: WorkTable) -> NDArray[np.float64]:
         """What the additive model adds up for n steps, before its corrections, shape (n, parts)."""
-        if self._fitted().operators_ is not None:
-            return self.operators_.parts(table, self.figures_)
+        operators = self._fitted().operators_
+        if operators is not None:
+            return operators.parts(table, self.figures_)
         return self.target.parts(table, self.figures_)
 
     def additive_total(self, table: WorkTable) -> NDArray[np.float64]:

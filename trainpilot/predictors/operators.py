@@ -26,7 +26,6 @@ from trainpilot.predictors.folds import family_folds
 from trainpilot.predictors.groups import KINDS, OPERATOR_FEATURES, RISING_GROUP_FEATURES, with_context
 from trainpilot.predictors.prices import SPREADS, fine_unit_costs_s
 from trainpilot.predictors.terms import REFERENCE_FIGURES
-from trainpilot.workload.workload import DTYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,8 +45,14 @@ _LEAST_LABELS_OF_KIND = 20
 # Single operators of one step spread far more around a sum of prices than whole steps do.
 _NOISE = 0.3
 _SETTING_SPREAD = 0.6
-_LIMIT = 1.5
-TREES = {"trees": 200, "depth": 6, "learning_rate": 0.06, "min_child_weight": 5.0, "row_share": 0.7, "limit": _LIMIT}
+TREES: Mapping[str, Any] = {
+    "trees": 200,
+    "depth": 6,
+    "learning_rate": 0.06,
+    "min_child_weight": 5.0,
+    "row_share": 0.7,
+    "limit": 1.5,
+}
 _STEP = AMOUNT_INDEX["step"]
 
 
@@ -125,14 +130,13 @@ class OperatorModel:
         factor = factors[where[step], work.kind[work.group], work.column] * correction[work.group]
         value = work.amount * costs[where[step], work.column] * factor
         size = len(work.context) * len(AMOUNTS)
-        distinct = np.bincount(step * len(AMOUNTS) + work.column, value, minlength=size).reshape(-1, len(AMOUNTS))
+        flat = np.bincount(step * len(AMOUNTS) + work.column, value, minlength=size)
+        distinct: NDArray[np.float64] = flat.astype(float).reshape(-1, len(AMOUNTS))
         distinct[:, _STEP] = costs[where, _STEP]
         parts: NDArray[np.float64] = distinct[work.member]
         return parts
 
-    def _prices(
-        self, contexts: Sequence[Context], figures: Figures
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _prices(self, contexts: Sequence[Context], figures: Figures) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Calibration prices, shape (contexts, amounts), and corrections, shape (contexts, kinds, amounts)."""
         costs = np.array([_unit_costs(tuple((figures.get(c) or REFERENCE_FIGURES).items())) for c in contexts])
         factors = np.ones((len(contexts), len(KINDS), len(AMOUNTS)))

@@ -75,7 +75,8 @@ def _rate(figure: str, fallback: str, dearness: float, spread: float) -> _Start:
 
 
 # All are orders of magnitude: rows correct them, and where no row has an amount it keeps its price, moved by the
-# common level of all corrections. Arithmetic on each element is priced by what is written. The first entry whose name begins the name of an amount counts.
+# common level of all corrections. Arithmetic on each element is priced by what is written. The first entry
+# whose name begins the name of an amount counts.
 _STREAM_LEVELS = (0.4, 0.6, 1.0, 1.5)
 _STREAM_DEARNESS = {
     "scattered": 3.0,

@@ -167,8 +167,7 @@ def table_of_profile(
         np.array([[profile.features[name] for name in FACTS]]),
         np.array([profile.batch_size * batch_scale]),
         _objects([context]),
-        *(_objects([name]) for name in identity),
-        groups=_objects([StepGroups(groups, batch_scale)]),
+        *(_objects([part]) for part in (*identity, StepGroups(groups, batch_scale))),
     )
     with _lock:
         _known[key] = (counted, table)
@@ -204,11 +203,16 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], work: Sequence[NDArray[np.f
         np.array([[float(row["features"][name]) for name in FACTS] for row in rows]).reshape(len(rows), len(FACTS)),
         np.array([float(row["batch_size"]) for row in rows]),
         _objects([context_of_row(row) for row in rows]),
-        *(
-            _objects([row[name] for row in rows])
-            for name in ("optimizer", "family", "model_hash", "workload_hash", "name")
+        *map(
+            _objects,
+            (
+                *(
+                    [row[name] for row in rows]
+                    for name in ("optimizer", "family", "model_hash", "workload_hash", "name")
+                ),
+                _groups_of_rows(rows),
+            ),
         ),
-        groups=_objects(_groups_of_rows(rows)),
     )
 
 
