@@ -350,7 +350,7 @@ def test_d09_auto_takes_the_next_backend_and_says_why(some_digits, monkeypatch, 
 
 @pytest.mark.parametrize("error", [StoreError("the file is damaged"), PermissionError(13, "Permission denied")])
 def test_row_goes_to_a_file_where_the_store_cannot_take_it(some_digits, monkeypatch, caplog, data_dir, error):
-    def closed(store, row):
+    def closed(store, row, operators):
         raise error
 
     monkeypatch.setattr("trainpilot.store.TimingStore.append", closed)
@@ -374,7 +374,7 @@ def test_row_goes_to_the_temporary_folder_where_the_data_folder_cannot_take_it(
 ):
     (data_dir / "spill").write_text("a file where the folder should be")
 
-    def closed(store, row):
+    def closed(store, row, operators):
         raise StoreError("the disk is full")
 
     monkeypatch.setattr("trainpilot.store.TimingStore.append", closed)

@@ -15,8 +15,9 @@ import pytest
 from tests.benchmarking import fake_executor as fake
 from tests.benchmarking.helpers import FAKE, site, sweep_of
 from tests.store.helpers import measurement, operators
-from trainpilot.errors import DataError, StoreError
-from trainpilot.store import benchmark, import_spilled, open_store, spill
+from trainpilot.benchmarking import plan_sweep
+from trainpilot.errors import DataError, StoreCorruptError, StoreError
+from trainpilot.store import Kept, benchmark, import_spilled, keep_row, open_store, spill
 
 ROOT = Path(__file__).parents[2]
 
@@ -203,7 +204,7 @@ def test_a_full_disk_ends_the_sweep_and_loses_no_row(small_disk, tmp_path, data_
     open_store(url).close()
     taken = os.statvfs(small_disk)
     (small_disk / "photos").write_bytes(b"x" * (taken.f_bavail * taken.f_frsize - 200_000))
-    with pytest.raises(StoreError, match="the disk is full; the row in flight is kept in .*trainpilot-row-") as caught:
+    with pytest.raises(StoreError, match="the disk is full; the row is kept in .*trainpilot-row-") as caught:
         collect(sweep_of(tmp_path, list(range(1, 400))), store=url)
     kept = next((data_dir / "spill").glob("trainpilot-row-*.json"))
     assert str(kept) in str(caught.value)
@@ -257,3 +258,52 @@ def test_operator_timings_reach_the_store(tmp_path, monkeypatch):
         row = measurement()
         store.append(row, operators())
         assert [timing.op for timing in store.operators(row.row_id)] == ["aten.addmm", "aten.mm"]
+
+
+def test_a_trace_of_another_version_of_trainpilot_is_not_taken_over(tmp_path, monkeypatch):
+    here = site(versions={"torch": "2.13.0", "trainpilot": "1.0"})
+    later = site(versions={"torch": "2.13.0", "trainpilot": "1.1"})
+    sweep = sweep_of(tmp_path, [2001], rounds=2)
+    with open_store() as store:
+
+        def collect_at(where, **options):
+            benchmark(sweep, site=where, executor=FAKE, calibrate=False, store=store, **options)
+
+        asked = []
+        right = type(store).trace_of
+        monkeypatch.setattr(
+            type(store), "trace_of", lambda self, *given: asked.append(right(self, *given)) or asked[-1]
+        )
+        # One configuration alone is traced where it is measured, so that its trace is put there by hand.
+        key = plan_sweep(sweep, here)[0][0].key
+        store.append(measurement(config_key=key, versions=here.versions, features={"params": 1.0}))
+        collect_at(here)
+        collect_at(later, resume=False)
+        assert [found and found["features"] for found in asked] == [{"params": 1.0}, None, None]
+
+
+def test_a_row_that_the_store_has_is_not_new(data_dir):
+    row = measurement()
+    with open_store() as store:
+        assert keep_row(row, operators(), store) == Kept(new=True)
+        assert keep_row(row, operators(), store) == Kept(new=False)
+    assert keep_row(row).note == ""
+    assert not (data_dir / "spill").exists()
+
+
+@pytest.mark.parametrize("error", [StoreCorruptError("it is damaged"), PermissionError(13, "Permission denied")])
+def test_a_row_that_the_store_cannot_take_is_in_a_file_that_the_note_names(monkeypatch, data_dir, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr("trainpilot.store.TimingStore.append", refuse)
+    row = measurement()
+    kept = keep_row(row, operators())
+    assert kept.path == data_dir / "spill" / f"trainpilot-row-{row.row_id}.json"
+    assert kept.note.startswith(str(error))
+    assert f"`trainpilot data import {kept.path}`" in kept.note
+    assert isinstance(kept.problem, StoreError)
+    monkeypatch.undo()
+    with open_store(f"sqlite:///{data_dir / 'later.sqlite'}") as store:
+        assert import_spilled(kept.path, store)
+        assert store.operators(row.row_id) == operators()

@@ -107,15 +107,22 @@ def test_training_runs_repeat_freely(store):
     assert store.finished_keys() == set()
 
 
+MADE_BY = {"trainpilot": "0.1.0", "torch": "2.13.0", "numpy": "2.4"}
+
+
+def traced(**changes):
+    return measurement(**{"versions": MADE_BY} | changes)
+
+
 def test_the_trace_of_a_configuration_is_that_of_its_rows(store):
     lost = {"features": {}, "op_groups": [], "input_signature": [], "model_hash": ""}
-    store.append(measurement(status="timeout", reason="slow", step_time_s=None, **lost))
-    store.append(measurement(config_key="other", model_hash="o" * 32))
-    assert store.trace_of("k" * 32) is None  # a row that was lost before it was traced has none
-    assert store.trace_of("unknown") is None
-    row = measurement(repetition=1)
+    store.append(traced(status="timeout", reason="slow", step_time_s=None, **lost))
+    store.append(traced(config_key="other", model_hash="o" * 32))
+    assert store.trace_of("k" * 32, MADE_BY) is None  # a row that was lost before it was traced has none
+    assert store.trace_of("unknown", MADE_BY) is None
+    row = traced(repetition=1)
     store.append(row)
-    assert store.trace_of("k" * 32) == {
+    assert store.trace_of("k" * 32, MADE_BY) == {
         "workload_hash": row.workload_hash,
         "model_hash": row.model_hash,
         "input_signature": row.input_signature,
@@ -125,19 +132,30 @@ def test_the_trace_of_a_configuration_is_that_of_its_rows(store):
 
 
 def test_the_latest_trace_counts(store):
-    store.append(measurement(repetition=0, created_at=3.0, features={"params": 3.0}))
-    store.append(measurement(repetition=1, created_at=9.0, features={"params": 9.0}))
-    store.append(measurement(repetition=2, created_at=5.0, features={"params": 5.0}))
-    assert store.trace_of("k" * 32)["features"] == {"params": 9.0}
+    store.append(traced(repetition=0, created_at=3.0, features={"params": 3.0}))
+    store.append(traced(repetition=1, created_at=9.0, features={"params": 9.0}))
+    store.append(traced(repetition=2, created_at=5.0, features={"params": 5.0}))
+    assert store.trace_of("k" * 32, MADE_BY)["features"] == {"params": 9.0}
 
 
 def test_a_damaged_trace_names_its_row(store, tmp_path):
-    row = measurement()
+    row = traced()
     store.append(row)
     with sqlite3.connect(tmp_path / "timings.sqlite") as connection:
         connection.execute("UPDATE measurements SET features = '{'")
     with pytest.raises(StoreCorruptError, match=f"row {row.row_id} cannot be read"):
-        store.trace_of("k" * 32)
+        store.trace_of("k" * 32, MADE_BY)
+
+
+def test_a_trace_of_another_version_is_left_alone(store):
+    store.append(traced(repetition=0, created_at=1.0, features={"params": 1.0}))
+    store.append(
+        traced(repetition=1, created_at=2.0, features={"params": 2.0}, versions=MADE_BY | {"trainpilot": "0.2"})
+    )
+    store.append(traced(repetition=2, created_at=3.0, versions={"numpy": "2.4"}))
+    assert store.trace_of("k" * 32, MADE_BY | {"numpy": "1.26"})["features"] == {"params": 1.0}
+    assert store.trace_of("k" * 32, MADE_BY | {"trainpilot": "0.2"})["features"] == {"params": 2.0}
+    assert store.trace_of("k" * 32, MADE_BY | {"torch": "2.14.0"}) is None
 
 
 def test_rows_are_filtered_and_in_order(store):

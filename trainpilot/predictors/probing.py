@@ -13,7 +13,7 @@ from trainpilot.backends import get_backend
 from trainpilot.benchmarking import Measurement, TimingLimits, measure_steps
 from trainpilot.benchmarking.contention import Interference, contention
 from trainpilot.benchmarking.rows import run_fields
-from trainpilot.errors import MeasurementError, StoreError
+from trainpilot.errors import MeasurementError
 from trainpilot.hardware import usable_cores
 from trainpilot.hardware.others import OthersMeter
 from trainpilot.predictors.prediction import Estimate
@@ -98,6 +98,7 @@ def run_probe(workload: Workload, backend: str, settings: ExecutionSettings, pro
         BackendUnusableError: The backend cannot be used.
         UnsupportedError: The backend lacks an operator, dtype or setting of the workload.
         ModelError: The model cannot be built or run.
+        StoreError: The row could be kept nowhere.
     """
     device = get_backend(backend)
     available = device.info().memory_available_bytes
@@ -201,11 +202,8 @@ def combine(predicted: Estimate | None, probe: Probe) -> Estimate:
 
 def _keep(row: Measurement) -> None:
     """Put the row of a probe into the dataset, or into a file where that cannot be written."""
-    from trainpilot import store
+    from trainpilot.store import keep_row
 
-    try:
-        with store.open_store() as dataset:
-            dataset.append(row)
-    except (StoreError, OSError) as error:
-        path = store.spill(row)
-        _logger.warning("the probe could not be recorded in the timing dataset (%s); its row is in %s", error, path)
+    kept = keep_row(row)
+    if kept.problem is not None:
+        _logger.warning("the probe could not be recorded in the timing dataset: %s", kept.note)

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
         verify,
     )
     from trainpilot.store.noise import NoiseEntry, NoiseReport, noise_report
-    from trainpilot.store.spilled import import_spilled, spill
+    from trainpilot.store.spilled import Kept, import_spilled, keep_row, spill
     from trainpilot.store.store import SweepEntry, TimingStore, list_sweeps, open_store
 
 # Resolved when first used: the database library takes a fifth of a second to load.
 _HOMES = {
+    "Kept": "spilled",
     "NoiseEntry": "noise",
     "NoiseReport": "noise",
     "SweepEntry": "store",
@@ -35,6 +36,7 @@ _HOMES = {
     "export_parquet": "exchange",
     "import_parquet": "exchange",
     "import_spilled": "spilled",
+    "keep_row": "spilled",
     "list_sweeps": "store",
     "merge": "exchange",
     "noise_report": "noise",
@@ -44,6 +46,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Kept",
     "NoiseEntry",
     "NoiseReport",
     "SweepEntry",
@@ -56,6 +59,7 @@ __all__ = [
     "export_parquet",
     "import_parquet",
     "import_spilled",
+    "keep_row",
     "list_sweeps",
     "merge",
     "noise_report",

@@ -22,9 +22,8 @@ from trainpilot.benchmarking import (
 )
 from trainpilot.benchmarking.rows import Site
 from trainpilot.benchmarking.worker_process import DEFAULT_EXECUTOR
-from trainpilot.errors import StoreError
 from trainpilot.settings import load_settings
-from trainpilot.store.spilled import spill
+from trainpilot.store.spilled import keep_row
 from trainpilot.store.store import TimingStore, open_store
 
 
@@ -102,16 +101,10 @@ def benchmark(
 
         def sink(measurement: Measurement, operators: Sequence[OperatorTiming]) -> None:
             nonlocal dropped
-            try:
-                dropped += not target.append(measurement, operators)
-            except StoreError as error:
-                try:
-                    kept = spill(measurement, operators)
-                except StoreError as failure:
-                    raise type(error)(f"{error}; {failure}") from None
-                raise type(error)(
-                    f"{error}; the row in flight is kept in {kept}; trainpilot data import takes it back"
-                ) from None
+            kept = keep_row(measurement, operators, target)
+            if kept.problem is not None:
+                raise type(kept.problem)(kept.note)
+            dropped += not kept.new
 
         summary = run_sweep(
             sweep,
@@ -124,7 +117,7 @@ def benchmark(
             progress=progress,
             site=site,
             executor=executor,
-            known_trace=target.trace_of,
+            known_trace=lambda key: target.trace_of(key, site.versions),
         )
         summary.dropped = dropped
         return summary

@@ -6,13 +6,62 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from trainpilot.benchmarking import Measurement, OperatorTiming
 from trainpilot.errors import DataError, StoreError
 from trainpilot.files import write_atomically
 from trainpilot.settings import load_settings
-from trainpilot.store.store import TimingStore
+from trainpilot.store.store import TimingStore, open_store
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Where a row is.
+
+    Attributes:
+        new: Whether the store took it; False if it has the row already, or could not take it.
+        path: The file that holds the row instead, or None.
+        problem: Why the store could not take it, or None.
+    """
+
+    new: bool
+    path: Path | None = None
+    problem: StoreError | None = None
+
+    @property
+    def note(self) -> str:
+        """What a person must know, in words; empty if the row is in the store."""
+        if self.problem is None:
+            return ""
+        return f"{self.problem}; the row is kept in {self.path}: `trainpilot data import {self.path}` takes it back"
+
+
+def keep_row(
+    measurement: Measurement, operators: Sequence[OperatorTiming] = (), store: TimingStore | None = None
+) -> Kept:
+    """Put a row into the store or, where the store cannot take it, into a file of its own.
+
+    Args:
+        measurement: The row.
+        operators: Its operator timings.
+        store: The store; default: that of the settings, opened for this row.
+
+    Raises:
+        MeasurementError: A number of the row is not finite.
+        StoreError: The row could be kept nowhere; the text says why, and holds the row itself.
+    """
+    try:
+        with ExitStack() as stack:
+            target = store or stack.enter_context(open_store())
+            return Kept(target.append(measurement, operators))
+    except (StoreError, OSError) as error:
+        problem = error if isinstance(error, StoreError) else StoreError(str(error))
+    try:
+        return Kept(False, spill(measurement, operators), problem)
+    except StoreError as failure:
+        raise type(problem)(f"{problem}; {failure}") from None
 
 
 def spill(measurement: Measurement, operators: Sequence[OperatorTiming] = ()) -> Path:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BATCH = 500
+_TRACING_VERSIONS = ("trainpilot", "torch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,24 +178,32 @@ class TimingStore:
         names = ["row_id", *(field.name for field in dataclasses.fields(OperatorTiming))]
         return pd.DataFrame(found, columns=names)
 
-    def trace_of(self, config_key: str) -> dict[str, Any] | None:
-        """The trace that a row of this configuration holds (``execute.TRACE_FIELDS``), or None if there is none.
+    def trace_of(self, config_key: str, versions: Mapping[str, str]) -> dict[str, Any] | None:
+        """The latest trace that a row of this configuration holds (``execute.TRACE_FIELDS``), or None without one.
+
+        Args:
+            config_key: The configuration.
+            versions: Versions of the libraries in use. A trace counts what TrainPilot's formulas and PyTorch's
+                operators say, so that one of another version of either is left alone.
 
         Raises:
             StoreCorruptError: The row is damaged.
         """
-        columns = [MEASUREMENTS.c[name] for name in ("row_id", *TRACE_FIELDS)]
+        columns = [MEASUREMENTS.c[name] for name in ("row_id", "versions", *TRACE_FIELDS)]
         statement = select(*columns).where(MEASUREMENTS.c.config_key == config_key, MEASUREMENTS.c.op_groups != "[]")
-        latest = statement.order_by(MEASUREMENTS.c.created_at.desc(), MEASUREMENTS.c.row_id).limit(1)
-        values, kinds = next(self._values(latest), None), field_kinds()
-        if values is None:
-            return None
-        try:
-            return {
-                name: json.loads(values[name]) if kinds[name].kind == "json" else values[name] for name in TRACE_FIELDS
-            }
-        except (json.JSONDecodeError, TypeError) as error:
-            raise self._damaged(values, error) from None
+        kinds = field_kinds()
+        for values in self._values(statement.order_by(MEASUREMENTS.c.created_at.desc(), MEASUREMENTS.c.row_id)):
+            try:
+                made_by = json.loads(values["versions"])
+                if any(made_by.get(name) != versions.get(name) for name in _TRACING_VERSIONS):
+                    continue
+                return {
+                    name: json.loads(values[name]) if kinds[name].kind == "json" else values[name]
+                    for name in TRACE_FIELDS
+                }
+            except (json.JSONDecodeError, TypeError, AttributeError) as error:
+                raise self._damaged(values, error) from None
+        return None
 
     def finished_keys(self) -> set[tuple[str, int]]:
         """(config_key, repetition) of all benchmark rows, whatever their status."""

@@ -138,19 +138,13 @@ def record(row: Measurement) -> tuple[str, str]:
         TrainingError: There is no place to write to at all; the text is the reason.
     """
     try:
-        with store.open_store() as dataset:
-            dataset.append(row)
-    except (StoreError, OSError) as error:
-        try:
-            path = store.spill(row)
-        except StoreError as failure:
-            raise TrainingError(f"the run could not be recorded ({error}): {failure}") from None
-        warning = (
-            f"the run could not be recorded in the timing dataset ({error}); its row is in {path}: "
-            f"`trainpilot data import {path}` takes it back"
-        )
+        kept = store.keep_row(row)
+    except StoreError as error:
+        raise TrainingError(f"the run could not be recorded: {error}") from None
+    if kept.problem is not None:
+        warning = f"the run could not be recorded in the timing dataset: {kept.note}"
         _logger.warning("%s", warning)
-        return str(path), warning
+        return str(kept.path), warning
     if _in_memory():
         return MEMORY, "the timing dataset is kept in memory (see TRAINPILOT_STORE): the row is lost with this process"
     return STORE, ""
