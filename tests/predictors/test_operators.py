@@ -116,7 +116,8 @@ def test_another_batch_size_scales_all_but_the_update():
     kinds = whole.kind[whole.group]
     ratio = half.amount / whole.amount
     fixed = (kinds == KINDS.index("optimizer")) | (whole.column == AMOUNT_INDEX["gemm.calls"])
-    assert (ratio[fixed] == 1).all() and (ratio[~fixed] == 0.5).all()
+    assert (ratio[fixed] == 1).all()
+    assert (ratio[~fixed] == 0.5).all()
     assert whole.features.shape == (2, len(GROUP_FEATURES))
 
 
@@ -191,7 +192,7 @@ def fitted():
 
 
 def test_steps_are_the_sums_of_their_operators(fitted):
-    labels, predictor = fitted
+    _, predictor = fitted
     assert predictor.step.operators_ is not None
     held = predictor.step.held_out_
     errors = held.errors(predictor.step.shrinkage_)[held.kind == "family"]
