@@ -27,7 +27,7 @@ from trainpilot.predictors.model import TargetModel
 from trainpilot.predictors.table import WorkTable
 from trainpilot.predictors.targets import STEP_TIME, price_step_s
 from trainpilot.predictors.transfer import adapt, moved
-from trainpilot.store import dataset_frame
+from trainpilot.store import dataset_frame, dataset_operators
 
 BACKEND = "cpu"
 NEW = "new machine"
@@ -46,7 +46,9 @@ def as_new_machine(labels: Labels) -> Labels:
 def part(labels: Labels, rows: np.ndarray[Any, Any]) -> Labels:
     """Some of the rows."""
     values = {name: found[rows] for name, found in labels.values.items()}
-    return dataclasses.replace(labels, table=labels.table.take(rows), values=values, rows=len(rows))
+    table = labels.table.take(rows)
+    operators = None if labels.operators is None else labels.operators.of(set(table.workload_hash))
+    return dataclasses.replace(labels, table=table, values=values, rows=len(rows), operators=operators)
 
 
 def without(table: WorkTable, workloads: set[str]) -> np.ndarray[Any, Any]:
@@ -66,7 +68,7 @@ def main() -> None:
     frame = frame[(frame["backend"] == BACKEND) & (frame["phase"] == "train_step")]
     most = int(frame["threads"].max())
     new = as_new_machine(clean(frame[frame["threads"] == most]))
-    old = clean(frame[frame["threads"] == 1])
+    old = clean(frame[frame["threads"] == 1], dataset_operators(options.dataset))
     old = part(old, without(old.table, set(new.table.model_hash)))
     reference = fit_predictor(BACKEND, old, n_jobs=1)
     settings = {tuple(context)[1:] for context in reference.contexts}

@@ -9,6 +9,7 @@ of ``trainpilot fit`` from rows in memory to a predictor: cleaning, every target
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -22,7 +23,8 @@ import pandas as pd
 from trainpilot.hardware import usable_cores
 from trainpilot.predictors.fitting import fit_predictor
 from trainpilot.predictors.labels import clean
-from trainpilot.store import dataset_frame
+from trainpilot.predictors.operator_labels import Timings
+from trainpilot.store import dataset_frame, dataset_operators
 
 MOST_FIT_S = 30.0
 BACKEND = "cpu"
@@ -45,13 +47,27 @@ def copied(frame: pd.DataFrame, times: int) -> pd.DataFrame:
     return copy
 
 
-def rows_of(dataset: Path, count: int) -> pd.DataFrame:
-    """So many rows made of those of a dataset."""
+def copied_timings(timings: Timings, times: int) -> Timings:
+    """Operator timings of the copies: of each operator so many calls more."""
+    return {
+        f"{row_id}-{times}": [
+            dataclasses.replace(timing, calls=times * timing.calls, time_s=times * timing.time_s) for timing in own
+        ]
+        for row_id, own in timings.items()
+    }
+
+
+def rows_of(dataset: Path, count: int) -> tuple[pd.DataFrame, Timings]:
+    """So many rows made of those of a dataset, and the timings of operators inside them."""
+    timings = dataset_operators(dataset)
     frame = dataset_frame(dataset)
     frame = frame[(frame["backend"] == BACKEND) & (frame["phase"] == "train_step") & (frame["status"] == "ok")]
     copies = -(-count // len(frame))
     parts = [frame, *(copied(frame, times) for times in range(2, copies + 1))]
-    return pd.concat(parts, ignore_index=True)[:count]
+    every = dict(timings)
+    for times in range(2, copies + 1):
+        every |= copied_timings(timings, times)
+    return pd.concat(parts, ignore_index=True)[:count], every
 
 
 def main() -> int:
@@ -62,9 +78,9 @@ def main() -> int:
     arguments = parser.parse_args()
     import trainpilot.predictors.model  # noqa: F401 (loading xgboost and scikit-learn is not part of the fit)
 
-    frame = rows_of(arguments.dataset, arguments.rows)
+    frame, timings = rows_of(arguments.dataset, arguments.rows)
     worked, start = time.process_time(), time.perf_counter()
-    labels = clean(frame)
+    labels = clean(frame, timings)
     cleaned = time.perf_counter()
     predictor = fit_predictor(BACKEND, labels)
     fitted = time.perf_counter()
@@ -76,6 +92,7 @@ def main() -> int:
                 "figures": {"fit_s": {"value": total, "limit": MOST_FIT_S, "ok": total <= MOST_FIT_S}},
                 "rows": len(frame),
                 "configurations": len(labels.table),
+                "operator_labels": 0 if labels.operators is None else len(labels.operators),
                 "clean_s": cleaned - start,
                 "fit_s": fitted - cleaned,
                 "processor_s": time.process_time() - worked,

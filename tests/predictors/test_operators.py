@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -119,6 +120,17 @@ def test_another_batch_size_scales_all_but_the_update():
     assert (ratio[fixed] == 1).all()
     assert (ratio[~fixed] == 0.5).all()
     assert whole.features.shape == (2, len(GROUP_FEATURES))
+
+
+def test_features_of_a_group_by_hand():
+    arrays = StepGroups([product(8, 16, 32, calls=3, phase="backward")]).arrays
+    named = dict(zip(GROUP_FEATURES, arrays.features[0].tolist(), strict=True))
+    traffic = 4 * (8 * 32 + 32 * 16 + 8 * 16)
+    logs = {"flops": 2 * 8 * 16 * 32, "bytes": traffic, "thinnest": 8, "m": 8, "n": 16, "k": 32, "batch": 1}
+    for name, value in logs.items():
+        assert named[name] == pytest.approx(math.log1p(value), rel=1e-6)
+    assert named["intensity"] == pytest.approx(math.log((3 * 8192 + 1) / (3 * traffic + 1)), rel=1e-6)
+    assert (named["phase"], named["kind=matmul"], named["kind=conv"], named["cin"]) == (1, 1, 0, -1)
 
 
 def timed(families=6, models=12):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,10 +92,9 @@ def arrays_of(units: Sequence[Sequence[Mapping[str, Any]]], batch_scale: float =
                 (position, AMOUNT_INDEX[name], amount if name in FIXED_AMOUNTS else amount * scale)
                 for name, amount in fine_amounts(group)
             )
-    rows = [_features(max(unit, key=_size)) for unit in units]
     return GroupArrays(
         kind=np.array([KIND_INDEX[kind_of_group(unit[0])] for unit in units], dtype=np.intp),
-        features=np.array(rows, dtype=np.float32).reshape(len(units), len(GROUP_FEATURES)),
+        features=_features([max(unit, key=_size) if len(unit) > 1 else unit[0] for unit in units]),
         group=np.array([entry[0] for entry in entries], dtype=np.intp),
         column=np.array([entry[1] for entry in entries], dtype=np.intp),
         amount=np.array([entry[2] for entry in entries], dtype=float),
@@ -107,20 +105,30 @@ def _size(group: Mapping[str, Any]) -> float:
     return float(group["flops"]) + float(group["bytes_read"]) + float(group["bytes_written"])
 
 
-def _features(group: Mapping[str, Any]) -> list[float]:
-    shape, calls = group["shape"], group["calls"]
-    flops, traffic = group["flops"], float(group["bytes_read"]) + float(group["bytes_written"])
-    product = [shape[name] for name in ("m", "n", "k") if name in shape]
-    thinnest = math.log1p(min(product)) if len(product) == 3 else _ABSENT
-    sizes = [math.log1p(flops / calls), math.log1p(traffic / calls), thinnest, *(_log(shape, name) for name in _SIZES)]
-    marks = [math.log((flops + 1) / (traffic + 1)), _PHASE[group["phase"]], *(_log(shape, name) for name in _MARKS)]
-    kind = kind_of_group(group)
-    return [*sizes, *marks, *(float(name == kind) for name in KINDS)]
+def _features(groups: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+    """Features of each group, shape (g, len(GROUP_FEATURES)); sizes as logarithms."""
+    sizes = np.array([_sizes(group) for group in groups], dtype=float).reshape(len(groups), _SIZE_COUNT)
+    flops, traffic, calls = sizes[:, 0].copy(), sizes[:, 1].copy(), sizes[:, 2].copy()
+    sizes[:, 0], sizes[:, 1] = flops / calls, traffic / calls
+    product = sizes[:, _PRODUCT]
+    sizes[:, 2] = np.where((product >= 0).all(axis=1), product.min(axis=1), _ABSENT)
+    logs = np.where(sizes < 0, _ABSENT, np.log1p(np.maximum(sizes, 0.0)))
+    rising, marks = logs[:, : len(RISING_GROUP_FEATURES)], logs[:, len(RISING_GROUP_FEATURES) :]
+    phases = np.array([_PHASE[group["phase"]] for group in groups], dtype=float)
+    kinds = np.array([KIND_INDEX[kind_of_group(group)] for group in groups], dtype=np.intp)
+    intensity = np.log((flops + 1) / (traffic + 1))
+    return np.column_stack([rising, intensity, phases, marks, np.eye(len(KINDS))[kinds]]).astype(np.float32)
 
 
-def _log(shape: Mapping[str, Any], name: str) -> float:
-    value = shape.get(name)
-    return _ABSENT if value is None else math.log1p(max(0.0, float(value)))
+_SIZE_COUNT = len(RISING_GROUP_FEATURES) + len(_MARKS)
+_PRODUCT = [RISING_GROUP_FEATURES.index(name) for name in ("m", "n", "k")]
+_NAMES = (*_SIZES, *_MARKS)
+
+
+def _sizes(group: Mapping[str, Any]) -> list[float]:
+    get = group["shape"].get
+    traffic = group["bytes_read"] + group["bytes_written"]
+    return [group["flops"], traffic, group["calls"], *[get(name, _ABSENT) for name in _NAMES]]
 
 
 @dataclass(frozen=True, eq=False)

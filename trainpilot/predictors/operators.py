@@ -46,9 +46,9 @@ _LEAST_LABELS_OF_KIND = 20
 _NOISE = 0.3
 _SETTING_SPREAD = 0.6
 TREES: Mapping[str, Any] = {
-    "trees": 200,
+    "trees": 100,
     "depth": 6,
-    "learning_rate": 0.06,
+    "learning_rate": 0.1,
     "min_child_weight": 5.0,
     "row_share": 0.7,
     "limit": 1.5,
