@@ -5,14 +5,16 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from tests.benchmarking.helpers import configuration
-from trainpilot.benchmarking import Configuration, TimingLimits
+from tests.benchmarking.helpers import configuration, site
+from trainpilot.benchmarking import Configuration, TimingLimits, load_sweep
 from trainpilot.benchmarking import execute as execute_module
 from trainpilot.benchmarking.execute import execute
 from trainpilot.benchmarking.failures import failure_of
 from trainpilot.benchmarking.measurement import Measurement
 from trainpilot.benchmarking.rates import estimate_step_s, peak_flops_per_s
+from trainpilot.benchmarking.rows import build_row
 from trainpilot.errors import BackendUnusableError, ModelError, UnsupportedError
+from trainpilot.store.exchange import row_problems
 from trainpilot.workload import InputSpec, Workload
 
 TIMING = TimingLimits(target_s=0.02, warmup_s=0.01, max_s=1.0, min_windows=3, max_windows=20)
@@ -72,6 +74,25 @@ def test_the_forward_pass_alone_is_another_phase():
     assert reply["status"] == "ok"
     assert reply["labels"]["loss_finite"] is None
     assert reply["labels"]["step_time_s"] > 0
+
+
+def test_a_sweep_file_may_ask_for_the_forward_pass(tmp_path):
+    path = tmp_path / "both.toml"
+    path.write_text('[[space]]\nmodel = "mlp"\nsettings.width = 8\nbatch_size = 4\nphase = ["train_step", "forward"]\n')
+    whole, forward = load_sweep(path).configurations(cores=1)
+    assert (whole.phase, forward.phase) == ("train_step", "forward")
+    assert whole.key("m", {}) != forward.key("m", {})
+    assert whole.workload_identity == forward.workload_identity
+    reply = execute(task(forward))
+    row = build_row(
+        forward, site(), key="k", repetition=0, sweep_id="both", status="ok", reason="", labels=reply["labels"]
+    )
+    assert (row.phase, row.status, row.loss_finite) == ("forward", "ok", None)
+    assert row.step_time_s > 0
+    assert list(row_problems(row)) == []
+    # Only the time is another one: the trace is that of the whole step, which a predictor takes its part from.
+    assert row.features == execute(task(whole))["labels"]["features"]
+    assert reply["operators"] == []
 
 
 def test_the_simulated_backend_takes_its_own_time():

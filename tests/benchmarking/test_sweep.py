@@ -1,4 +1,6 @@
+import json
 import math
+from collections import defaultdict
 
 import pytest
 from hypothesis import given
@@ -232,6 +234,20 @@ def test_noise_is_24_configurations_four_times():
     found = sweep.configurations(cores=2)
     assert (len(found), sweep.rounds) == (24, 4)
     assert {c.threads for c in found} == {1, 2}
+
+
+def test_settings_holds_every_cpu_setting_of_each_workload():
+    partners = defaultdict(set)
+    models = {}
+    for c in load_sweep("settings").configurations(cores=2):
+        same = json.dumps({name: value for name, value in c.workload.items() if name != "dtype"}, sort_keys=True)
+        partners[same].add((c.workload["dtype"], c.threads))
+        models[same] = c.workload["model"]
+    assert len(partners) == 44
+    everything = {(dtype, threads) for dtype in ("float32", "bfloat16") for threads in (1, 2)}
+    lacking = [same for same, settings in partners.items() if settings != everything]
+    assert [models[same] for same in lacking] == ["lstm"] * 3
+    assert all(partners[same] == {("float32", 1), ("float32", 2)} for same in lacking)
 
 
 def test_reference_covers_what_the_dataset_needs():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from trainpilot.benchmarking import SweepProgress, SweepSummary
 
 _DEFAULT_SWEEP = "standard"
+_EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 def benchmark(
@@ -32,7 +36,11 @@ def benchmark(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be measured.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Run a sweep in isolated workers; every row is kept the moment it is known, and a killed sweep goes on later."""
+    """Run a sweep in isolated workers; every row is kept the moment it is known, and a killed sweep goes on later.
+
+    Ctrl-C and SIGTERM end it in order: the worker is ended, what was measured stays and is summed up; exit codes are
+    130 and 143.
+    """
     from trainpilot.benchmarking import load_sweep, parse_shard
 
     if quick and sweep is not None:
@@ -44,15 +52,23 @@ def benchmark(
 
     if not dry_run:
         note(f"{chosen.sweep_id}: {chosen.description} (keep the machine quiet meanwhile)")
-    summary = collect(
-        chosen,
-        backends=backend,
-        budget_s=budget_s,
-        resume=resume,
-        shard=part,
-        dry_run=dry_run,
-        progress=SweepProgressLine(),
-    )
+    termination = Termination()
+    try:
+        with termination:
+            summary = collect(
+                chosen,
+                backends=backend,
+                budget_s=budget_s,
+                resume=resume,
+                shard=part,
+                dry_run=dry_run,
+                progress=SweepProgressLine(),
+            )
+    except KeyboardInterrupt:  # before the first row, so that there is nothing to sum up
+        if not termination.requested:
+            raise
+        note("terminated")
+        return _EXIT_TERMINATED
     if as_json:
         print_json(_document(summary))
     elif dry_run:
@@ -63,7 +79,39 @@ def benchmark(
         print_text(str(summary))
         for title, reason in summary.skipped.items():
             note(f"skipped: {title}: {reason}")
-    return EXIT_INTERRUPTED if summary.stopped == "interrupted" else 0
+    if summary.stopped != "interrupted":
+        return 0
+    return _EXIT_TERMINATED if termination.requested else EXIT_INTERRUPTED
+
+
+class Termination:
+    """While it is open, SIGTERM interrupts like Ctrl-C; more of them change nothing.
+
+    Signals reach the main thread only, so elsewhere it never interrupts; nor where the process ignores the signal.
+
+    Attributes:
+        requested: True after SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: Any = None
+
+    def __enter__(self) -> Termination:
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+            self._previous = signal.signal(signal.SIGTERM, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+            self._previous = None
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if not self.requested:
+            self.requested = True
+            raise KeyboardInterrupt
 
 
 class SweepProgressLine:
