@@ -77,6 +77,12 @@ def test_optimizer_template_is_what_a_real_step_dispatches(optimizer: str) -> No
     model = nn.Sequential(nn.Linear(7, 11), nn.Linear(11, 3))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # that of step counters: not remembered for another one
+    try:
+        named_optimizer_cost(optimizer, list(model.parameters()))
+    finally:
+        torch.set_default_dtype(default)
     named = named_optimizer_cost(optimizer, list(model.parameters()))
     traced = traced_optimizer_cost(optimizer, model, lambda _parameter: True)
     assert named.groups

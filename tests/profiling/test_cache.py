@@ -314,6 +314,25 @@ def test_patched_layer_of_torch_is_seen(traced: list[str], monkeypatch: pytest.M
     assert profile(workload(module, loss=summed)).forward_flops == 2 * ONE
 
 
+class ByFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(self.l(x))
+
+
+def test_patched_function_of_torch_is_seen(traced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ByFunction()
+    assert profile(workload(module, loss=summed)).forward_flops == ONE
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "silu", lambda x: x @ torch.ones(4, 4))
+        assert profile(workload(module, loss=summed)).forward_flops == 2 * ONE
+    assert profile(workload(module, loss=summed)).forward_flops == ONE
+    assert len(traced) == 2
+
+
 def twice(layer: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
     return output @ torch.ones(4, 4)
 
@@ -687,3 +706,6 @@ def test_module_that_was_never_initialised_is_refused() -> None:
             pass
 
     assert cache_key(workload(Empty())) is None
+    for given in (Empty(), Empty, nn.Sequential(nn.ReLU(), Empty())):
+        with pytest.raises(ModelError, match=r"Empty was never initialised: its __init__ must call super"):
+            profile(tp.Workload(given, torch.randn(3, 4)))

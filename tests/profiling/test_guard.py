@@ -76,6 +76,31 @@ def test_what_a_builder_sets_is_put_back() -> None:
     assert settings() == before
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize(
+    "mode",
+    [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.autograd.detect_anomaly(check_nan=True),
+        torch.no_grad,
+        torch.inference_mode,
+    ],
+)
+def test_a_mode_of_the_caller_does_not_reach_the_trace(mode: Any) -> None:
+    # A factory is traced, so this covers the optimizer step as well; and each model is another one to the cache.
+    def traced() -> tp.WorkloadProfile:
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        return of(model, torch.ones(32, 8), optimizer=torch.optim.AdamW)
+
+    plain = traced()
+    with mode():
+        inside = traced()
+    assert inside.op_groups == plain.op_groups
+    assert inside.memory == plain.memory
+    # By hand: x W1, h W2, then for each layer the gradient of the weight, and of h.
+    assert (inside.forward_flops, inside.backward_flops) == (2 * 32 * (8 * 16 + 16 * 4), 2 * 32 * (8 * 16 + 2 * 16 * 4))
+
+
 def test_the_first_profile_of_a_process_leaves_no_settings_behind() -> None:
     program = """
 import os, warnings, torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from typing import Any
 
@@ -67,6 +68,33 @@ def measured_peak_bytes(workload: tp.Workload) -> int:
 def test_peak_is_close_to_the_measured_one(name: str, tolerance: float) -> None:
     workload = tp.Workload(name, batch_size=8)
     assert profile(workload).memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        torch.optim.AdamW,
+        functools.partial(torch.optim.SGD, lr=0.1, weight_decay=0.01),
+        functools.partial(torch.optim.Adam, foreach=True, amsgrad=True),
+        functools.partial(torch.optim.AdamW, fused=True),
+        torch.optim.Rprop,
+        torch.optim.Adafactor,
+    ],
+)
+def test_peak_includes_what_an_optimizer_of_the_user_allocates(optimizer: Any) -> None:
+    model = nn.Sequential(nn.Linear(200, 400), nn.ReLU(), nn.Linear(400, 10))
+    workload = tp.Workload(model, lambda batch_size: torch.randn(batch_size, 200), optimizer=optimizer, batch_size=4)
+    assert profile(workload).memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=0.001)
+
+
+def test_accumulated_gradients_are_told() -> None:
+    model, x = nn.Linear(64, 32), torch.randn(8, 64)
+    plain, accumulated = of(model, x), of(model, x, accumulate=4)
+    assert not plain.notes
+    assert len(accumulated.notes) == 1
+    assert f"{4 * (64 * 32 + 32):,} bytes" in accumulated.notes[0]
+    assert accumulated.memory == plain.memory
+    assert not of(model, x).notes
 
 
 @pytest.mark.parametrize(

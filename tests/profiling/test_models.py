@@ -376,6 +376,13 @@ def test_error_of_the_model_is_one_line_with_its_name() -> None:
         of(nn.Linear(8, 8), torch.randn(2, 9))
 
 
+@pytest.mark.parametrize("batch_size", [10**15, 10**20])
+def test_batch_that_no_memory_holds_is_refused_in_one_line(batch_size: int) -> None:
+    with pytest.raises(ModelError, match=f"^small_cnn: a batch of {batch_size} cannot be made: .") as refused:
+        profile(tp.Workload("small_cnn", batch_size=batch_size))
+    assert "\n" not in str(refused.value)
+
+
 class Propagating(nn.Module):
     """Graph layer: a sparse adjacency matrix of 3 x 4 spreads what a layer makes of the nodes."""
 

@@ -74,6 +74,25 @@ def _on_meta_or_real(workload: Workload) -> ResolvedWorkload:
         return workload.resolve()
 
 
+def refuse_uninitialised(name: str, model: nn.Module) -> None:
+    """Raise for a module that has no place for its parts.
+
+    Raises:
+        ModelError: The constructor of a module did not call that of ``nn.Module``.
+    """
+    modules, seen = [model], set[int]()
+    while modules:
+        module = modules.pop()
+        if isinstance(module, torch.jit.ScriptModule) or id(module) in seen:  # keeps its parts in its own way
+            continue
+        seen.add(id(module))
+        if "_modules" not in vars(module):
+            raise ModelError(
+                f"{name}: {type(module).__name__} was never initialised: its __init__ must call super().__init__()"
+            )
+        modules += [child for child in module._modules.values() if child is not None]
+
+
 def refuse_quantised(name: str, model: nn.Module) -> None:
     """Raise for a model with quantised parts, which have integer weights and no gradients.
 

@@ -20,7 +20,7 @@ def tracing_state() -> Iterator[None]:
     """Everything that a trace needs and must leave as it was.
 
     Random generators, thread count, default dtype, garbage collection, environment variables and warning filters are
-    put back.
+    put back. Autocast and anomaly detection of the caller are off meanwhile.
 
     Functions compiled by ``torch.compile`` run as they were written. Distributions do not check their arguments,
     because that reads values although nothing depends on them.
@@ -30,6 +30,9 @@ def tracing_state() -> Iterator[None]:
         stack.enter_context(_preserved_settings())
         stack.enter_context(_unchecked_distributions())
         stack.enter_context(_silent_fake_tensors())
+        # The caller's autocast would reach the backward pass, and its search for NaNs reads every gradient.
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        stack.enter_context(torch.autograd.set_detect_anomaly(False))
         # Importing the compiler takes seconds; where nobody did, nothing is compiled.
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))

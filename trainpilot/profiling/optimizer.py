@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainpilot.errors import ModelError
+from trainpilot.profiling.liveness import Liveness
 from trainpilot.profiling.result import OpGroup
 from trainpilot.profiling.tracer import Tracer
 from trainpilot.workload import build_optimizer
@@ -62,7 +63,7 @@ def named_optimizer_cost(name: str, parameters: Sequence[torch.Tensor]) -> Optim
     temporary = 0.0
     elements = 0
     for parameter in parameters:
-        template = _template(name, parameter.dtype)
+        template = _template(name, parameter.dtype, torch.get_default_dtype())
         size = parameter.numel()
         elements += size
         state += template.state_per_element * size
@@ -102,7 +103,8 @@ def traced_optimizer_cost(
         )
     built.step()
     state_bytes = _state_bytes(built)
-    tracer = Tracer()
+    liveness = _second_step_of(built)
+    tracer = Tracer(liveness)
     tracer.phase = "optimizer"
     with tracer:
         built.step()
@@ -117,7 +119,18 @@ def traced_optimizer_cost(
         OpGroup("optimizer", op, "optimizer", calls, flops, read, written, shape)
         for op, (calls, flops, read, written) in merged.items()
     )
-    return OptimizerCost(groups, tracer.uncounted(), state_bytes, 0)
+    return OptimizerCost(groups, tracer.uncounted(), state_bytes, liveness.peaks().total_bytes)
+
+
+def _second_step_of(optimizer: torch.optim.Optimizer) -> Liveness:
+    """Follows what a step allocates beyond parameters, gradients and state, which are there already."""
+    liveness = Liveness()
+    for group in optimizer.param_groups:
+        liveness.ignore(group["params"])
+        liveness.ignore(parameter.grad for parameter in group["params"] if parameter.grad is not None)
+    for state in optimizer.state.values():
+        liveness.ignore(value for value in state.values() if isinstance(value, torch.Tensor))
+    return liveness
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -130,7 +143,8 @@ def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 @lru_cache(maxsize=64)
-def _template(name: str, dtype: torch.dtype) -> _Template:
+def _template(name: str, dtype: torch.dtype, _default_dtype: torch.dtype) -> _Template:
+    # The default dtype decides on that of the step counters.
     small, large = (_one_step(name, dtype, size) for size in (_SAMPLE_SIZE, 2 * _SAMPLE_SIZE))
     operations = []
     for op, (calls, read, written) in small[0].items():
@@ -147,19 +161,13 @@ def _line(at_small: float, at_large: float) -> tuple[float, float]:
 
 def _one_step(name: str, dtype: torch.dtype, size: int) -> tuple[dict[str, tuple[int, int, int]], int, int]:
     """Operations {name: (calls, bytes read, bytes written)}, state bytes and temporary bytes of a second step."""
-    from trainpilot.profiling.liveness import Liveness
-
     holder: Any = nn.Module()
     holder.weight = nn.Parameter(torch.zeros(size, dtype=dtype))
     holder.weight.grad = torch.ones(size, dtype=dtype)
     built = build_optimizer(name, holder)
     built.step()
-    liveness = Liveness()
+    liveness = _second_step_of(built)
     tracer = Tracer(liveness)
-    liveness.ignore([holder.weight, holder.weight.grad])
-    liveness.ignore(
-        value for state in built.state.values() for value in state.values() if isinstance(value, torch.Tensor)
-    )
     tracer.phase = "optimizer"
     with tracer:
         built.step()

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from trainpilot.errors import ModelError, NothingToTrainError
-from trainpilot.profiling.building import refuse_quantised, resolve
+from trainpilot.profiling.building import refuse_quantised, refuse_uninitialised, resolve
 from trainpilot.profiling.cache import ProfileCache, cache_key
 from trainpilot.profiling.classes import preserved_classes
 from trainpilot.profiling.copies import ModelCopier, fake_converter, to_meta, to_real
@@ -74,8 +74,16 @@ def profile_workload(workload: Workload) -> WorkloadProfile:
             profile = profiler.run()
         if key is not None and profiler.lasting:
             _cache.put(key, profile)
+    notes = profile.notes
+    if workload.accumulate > 1:
+        notes += (
+            "the peak is that of one micro-batch with the optimizer step; gradients that are kept from earlier ones "
+            f"add at most {profile.memory.gradients_bytes:,} bytes",
+        )
     # The plan and the label are not part of what was traced.
-    return dataclasses.replace(profile, name=workload.name, dataset_size=workload.dataset_size, epochs=workload.epochs)
+    return dataclasses.replace(
+        profile, name=workload.name, dataset_size=workload.dataset_size, epochs=workload.epochs, notes=notes
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,9 +120,12 @@ class _Profiler:
     def run(self) -> WorkloadProfile:
         workload = self._workload
         given = workload.model
+        if isinstance(given, nn.Module):
+            refuse_uninitialised(workload.name, given)
         if isinstance(given, nn.Module) and workload.example_inputs is None and workload.input_spec is None:
             self._refuse_lazy_without_inputs(unwrap(given))
         self._resolved = resolve(workload)
+        refuse_uninitialised(workload.name, self._resolved.model)
         model = unwrap(self._resolved.model)
         refuse_quantised(workload.name, model)
         assert workload.batch_size is not None
@@ -171,8 +182,12 @@ class _Profiler:
     def _batch(self, batch_size: int) -> tuple[ModelInputs, Any]:
         assert self._resolved is not None
         make_targets = self._resolved.make_targets
-        targets = None if make_targets is None else make_targets(batch_size)
-        return self._resolved.make_inputs(batch_size), targets
+        try:
+            targets = None if make_targets is None else make_targets(batch_size)
+            return self._resolved.make_inputs(batch_size), targets
+        except (RuntimeError, TypeError, MemoryError) as error:  # no memory for them, or sizes that no tensor has
+            reason = str(error).partition("\n")[0]
+            raise ModelError(f"{self._workload.name}: a batch of {batch_size} cannot be made: {reason}") from error
 
     def _two_samples(self) -> tuple[ModelInputs, Any]:
         inputs, targets = self._batch(2)

@@ -218,17 +218,23 @@ class Stamper:
         """A global; of a module the attributes that the code could take from it."""
         if value is _MISSING:
             self.pieces.append("missing")
-        elif not isinstance(value, types.ModuleType) or is_library_module(value.__name__):
+        elif not isinstance(value, types.ModuleType):
             self.add(value)
         else:
+            library = is_library_module(value.__name__)
+            if library:
+                self.add(value)
             key = (id(value), attributes)
             if key in self._searched:
                 return
             self._searched.add(key)
             content = vars(value)
             for name in sorted(attributes & content.keys()):
-                self.pieces.append(name)
-                self._named(content[name], attributes)
+                found = content[name]
+                # What a library holds is its own, unless somebody replaced a function.
+                if not library or isinstance(found, types.ModuleType) or _is_foreign(found):
+                    self.pieces.append(name)
+                    self._named(found, attributes)
 
     def _python_module(self, module: types.ModuleType) -> None:
         if not is_library_module(module.__name__):
