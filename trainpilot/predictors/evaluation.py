@@ -14,6 +14,7 @@ from trainpilot.predictors.folds import Fold, family_folds, family_groups, model
 from trainpilot.predictors.labels import Labels, clean
 from trainpilot.predictors.model import TargetModel
 from trainpilot.predictors.regret import settings_regret
+from trainpilot.predictors.splits import Splits
 from trainpilot.predictors.targets import STEP_TIME, price_step_s
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def _fitted(labels: Labels, train: NDArray[np.intp], level: float, n_jobs: int |
     table = labels.table.take(train)
     operators = None if labels.operators is None else labels.operators.of(set(table.workload_hash))
     times = labels.values[STEP_TIME.name][train]
-    return TargetModel(STEP_TIME, level, n_jobs).fit(table, times, labels.figures, operators=operators)
+    splits = Splits.of(table, labels.figures, coarse=True)
+    return TargetModel(STEP_TIME, level, n_jobs).fit(table, times, labels.figures, splits, operators)
 
 
 def _seconds_a_configuration(frame: pd.DataFrame) -> float | None:

@@ -31,15 +31,18 @@ class Splits:
     Attributes:
         table: The steps.
         figures: Calibration figures by context.
+        coarse: A few folds of families and sizes only: enough to choose a correction and intervals, and several times
+            as fast where a predictor is fitted again and again to judge it.
     """
 
     table: WorkTable
     figures: dict[Context, Mapping[str, float]]
+    coarse: bool = False
 
     @classmethod
-    def of(cls, table: WorkTable, figures: Figures) -> Splits:
+    def of(cls, table: WorkTable, figures: Figures, *, coarse: bool = False) -> Splits:
         """The splits of a table at the prices of these figures."""
-        return cls(table, dict(figures))
+        return cls(table, dict(figures), coarse)
 
     @cached_property
     def priced(self) -> NDArray[np.float64]:
@@ -72,9 +75,12 @@ class Splits:
         table = self.table
         # A small sweep is fitted in seconds: its held-out errors are coarse anyway.
         few = len(set(table.model_hash)) < _FEW_MODELS
+        families = family_folds(table, _FEW_FAMILY_FOLDS) if few or self.coarse else family_folds(table)
+        # Models of one family alone are held out in any case: nothing else could be.
+        models = [] if self.coarse and families else model_folds(table, _FEW_MODEL_FOLDS) if few else model_folds(table)
         folds = [
-            *(family_folds(table, _FEW_FAMILY_FOLDS) if few else family_folds(table)),
-            *(model_folds(table, _FEW_MODEL_FOLDS) if few else model_folds(table)),
+            *families,
+            *models,
             *size_folds(table, self.priced.sum(axis=1), share=_EXTRAPOLATED_SHARE, smallest=True),
         ]
         return [fold for fold in folds if len(fold.train)]
