@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from trainpilot.workload.workload import DTYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from trainpilot.predictors.boosted import BoostedResidual
 
 KINDS: tuple[str, ...] = OP_CLASSES
 KIND_INDEX: Mapping[str, int] = {name: position for position, name in enumerate(KINDS)}
@@ -154,6 +157,14 @@ class Operations:
     group: NDArray[np.intp]
     column: NDArray[np.intp]
     amount: NDArray[np.float64]
+    _factors: WeakKeyDictionary[BoostedResidual, NDArray[np.float64]] = field(default_factory=WeakKeyDictionary)
+
+    def factors(self, boosted: BoostedResidual) -> NDArray[np.float64]:
+        """What a boosted correction multiplies each group with, shape (g,); found once for each correction."""
+        known = self._factors.get(boosted)
+        if known is None:
+            known = self._factors[boosted] = np.exp(boosted.predict_named(self.features, OPERATOR_FEATURES))
+        return known
 
     @classmethod
     def of(cls, groups: NDArray[np.object_], contexts: NDArray[np.object_]) -> Operations:

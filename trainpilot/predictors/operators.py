@@ -125,7 +125,7 @@ class OperatorModel:
         costs, factors = self._prices(contexts, figures)
         place = {context: position for position, context in enumerate(contexts)}
         where = np.array([place[context] for context in work.context], dtype=np.intp)
-        correction = np.exp(self.boosted.predict_named(work.features, OPERATOR_FEATURES))
+        correction = work.factors(self.boosted)
         step = work.step[work.group]
         factor = factors[where[step], work.kind[work.group], work.column] * correction[work.group]
         value = work.amount * costs[where[step], work.column] * factor
