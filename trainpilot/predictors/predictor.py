@@ -81,13 +81,14 @@ class Predictor:
         """Which parts of the step-time model decide, in words."""
         if self.provenance.adapted_from:
             return "the reference predictor, adapted to these rows"
+        sums = "additive model" if self.step.operators_ is None else "additive model of learned operator times"
         if self.step.boosted_ is None:
-            return "additive model alone (too few models for a boosted correction)"
+            return f"{sums} alone (too few models for a boosted correction)"
         if self.step.shrinkage_.weight == 0:
-            return "additive model alone (the boosted correction did not help on unseen models)"
+            return f"{sums} alone (the boosted correction did not help on unseen models)"
         shrinkage = self.step.shrinkage_
         reach = "" if np.isinf(shrinkage.reach) else f", falling over {shrinkage.reach:g} usual distances"
-        return f"additive model and {shrinkage.weight:.0%} of the boosted correction{reach}"
+        return f"{sums} and {shrinkage.weight:.0%} of the boosted correction{reach}"
 
     def check_known(self, context: Context) -> None:
         """Refuse what was never measured: it is not priced as something else.
