@@ -191,6 +191,22 @@ def test_a_step_takes_what_its_operators_take_in_whatever_table_it_comes(learned
         np.testing.assert_array_equal(alone[0], whole[position])
 
 
+def test_a_step_without_operations_takes_no_time(learned):
+    labels, model = learned
+    empty = dataclasses.replace(
+        labels.table.take(np.array([0])),
+        work=np.zeros((1, labels.table.work.shape[1])),
+        groups=_steps([StepGroups([])]),
+    )
+    assert not model.parts(empty, labels.figures).any()
+
+
+def _steps(found):
+    array = np.empty(len(found), dtype=object)
+    array[:] = found
+    return array
+
+
 @pytest.fixture(scope="module")
 def fitted():
     before = operators.LEAST_LABELS

@@ -25,7 +25,7 @@ from trainpilot.predictors.boosted import BoostedResidual
 from trainpilot.predictors.folds import family_folds
 from trainpilot.predictors.groups import KINDS, OPERATOR_FEATURES, RISING_GROUP_FEATURES, with_context
 from trainpilot.predictors.prices import SPREADS, fine_unit_costs_s
-from trainpilot.predictors.terms import REFERENCE_FIGURES
+from trainpilot.predictors.terms import REFERENCE_FIGURES, fine_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -132,8 +132,8 @@ class OperatorModel:
         size = len(work.context) * len(AMOUNTS)
         flat = np.bincount(step * len(AMOUNTS) + work.column, value, minlength=size)
         distinct: NDArray[np.float64] = flat.astype(float).reshape(-1, len(AMOUNTS))
-        distinct[:, _STEP] = costs[where, _STEP]
         parts: NDArray[np.float64] = distinct[work.member]
+        parts[:, _STEP] = costs[where[work.member], _STEP] * fine_columns(table.work)[:, _STEP]
         return parts
 
     def _prices(self, contexts: Sequence[Context], figures: Figures) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
