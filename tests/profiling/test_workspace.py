@@ -66,6 +66,66 @@ def test_scratch_of_a_layer(model: nn.Module, shape: tuple[int, ...], dtype: str
     assert profile(workload).memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=0.08)
 
 
+class Skipping(nn.Module):
+    """The gradient of the inner layer is a part of that of the concatenation."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.first, self.inner, self.last = nn.Conv2d(3, 16, 3, padding=1), inner, nn.Conv2d(32, 16, 1)
+
+    def forward(self, x):
+        kept = torch.relu(self.first(x))
+        return self.last(torch.cat([kept, self.inner(kept)], 1))
+
+
+class Gated(nn.Module):
+    """The input of the inner layer is a part of another tensor."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Conv2d(3, 32, 3, padding=1), inner
+
+    def forward(self, x):
+        gate, value = torch.relu(self.first(x)).chunk(2, 1)
+        return self.inner(value) * gate
+
+
+class OverTime(nn.Module):
+    """Input and gradient of the convolution are transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.inner = nn.Linear(8, 64), nn.Linear(64, 8), nn.Conv1d(64, 64, 5, padding=2)
+
+    def forward(self, x):
+        return self.last(self.inner(self.first(x).transpose(1, 2)).transpose(1, 2))
+
+
+@avx2
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (Skipping(nn.Conv2d(16, 16, 3, padding=1)), (4, 3, 32, 32)),
+        (Skipping(nn.ConvTranspose2d(16, 16, 3, padding=1)), (4, 3, 32, 32)),
+        (Gated(nn.Conv2d(16, 16, 3, padding=1)), (4, 3, 32, 32)),
+        (Gated(nn.Conv2d(16, 16, 3, padding=1, groups=16)), (4, 3, 32, 32)),
+        (OverTime(), (8, 256, 8)),
+    ],
+)
+def test_convolution_copies_operands_that_are_not_contiguous(model: nn.Module, shape: tuple[int, ...]) -> None:
+    workload = tp.Workload(model, torch.randn(shape), loss=summed, optimizer="sgd")
+    assert profile(workload).memory.peak_bytes == pytest.approx(measured_peak_bytes(workload), rel=0.005)
+
+
+def test_convolution_does_not_copy_what_lies_channels_last() -> None:
+    x = torch.randn(2, 8, 32, 32).to(memory_format=torch.channels_last)
+    plain, last = (
+        profile(tp.Workload(nn.Conv2d(8, 8, 3, padding=1), inputs, loss=summed)).memory.workspace_bytes
+        for inputs in (x.contiguous(), x)
+    )
+    assert plain == last
+
+
 @avx2
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_scratch_of_a_convolution_in_half_precision(dtype: torch.dtype) -> None:

@@ -136,6 +136,11 @@ class _Convolution:
         return self.columns * (self.sizes["n"] if self.backend in ("Slow2d", "Slow3d") else 1)
 
     @property
+    def copies_groups(self) -> bool:
+        """PyTorch's own kernels copy the operands of each group, however they lie."""
+        return self.backend.startswith("Slow") and self.sizes["groups"] > 1
+
+    @property
     def group_columns(self) -> int:
         """Columns of one group of one sample."""
         return self.columns // self.sizes["groups"]
@@ -178,10 +183,24 @@ def has_measured_kernels() -> bool:
     return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
+def _copied(operand: torch.Tensor, size: int) -> int:
+    """``size`` for an operand of a convolution that lies in none of its memory formats: it is copied into one."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if operand.is_contiguous():
+        return 0
+    other = formats.get(operand.ndim)
+    return 0 if other is not None and operand.is_contiguous(memory_format=other) else size
+
+
 def _convolution(sizes: Mapping[str, int], args: Sequence[Any]) -> int:
     conv = _Convolution.of(sizes, args[:9])
+    return _convolution_of_copies(conv) + (0 if conv.copies_groups else _copied(args[0], conv.inputs))
+
+
+def _convolution_of_copies(conv: _Convolution) -> int:
+    sizes = conv.sizes
     if conv.backend.startswith("Slow"):
-        if sizes["groups"] == 1:
+        if not conv.copies_groups:
             transposed_batch = sizes["n"] if conv.backend == "SlowTranspose2d" else 1
             return conv.unrolled * transposed_batch
         # Group after group, from a copy of its inputs; then the results are put together.
@@ -197,12 +216,10 @@ def _convolution(sizes: Mapping[str, int], args: Sequence[Any]) -> int:
 
 def _convolution_backward(sizes: Mapping[str, int], args: Sequence[Any]) -> int:
     conv = _Convolution.of(sizes, (args[1], args[2], None, *args[4:10]))
-    grad = args[0]
-    # The gradient of a sum is one number, expanded.
-    expanded = any(size > 1 and stride == 0 for size, stride in zip(grad.shape, grad.stride(), strict=True))
-    copied = conv.outputs if expanded else 0
+    # For example the gradient of a sum, which is one number, expanded, or that of a part of a concatenation.
+    copied = 0 if conv.copies_groups else _copied(args[0], conv.outputs) + _copied(args[1], conv.inputs)
     if conv.backend.startswith("Slow"):
-        return _slow_backward(conv) + (copied if sizes["groups"] == 1 else 0)  # groups are copied anyway
+        return _slow_backward(conv) + copied
     by_input = by_weight = 0
     if sizes["grad_input"]:
         # The gradient by the weight is not allocated yet.
