@@ -5,6 +5,7 @@ The batch size of the configuration decides what happens.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ RAISES, HANGS, ALLOCATES, ABORTS, PRINTS, EXITS, IS_KILLED, IS_OOM, CHANGES, IS_
 )
 ENDS_TRACING = 3001
 TRACED_HANG, TRACED_CONTENDED = 2101, 2102
+# A child that holds all pipes open stays behind; garbage is written into every file that is open.
+LEAVES_A_CHILD, WRITES_EVERYWHERE = 1012, 1013
 STEP_S = 0.001
 LABELS = {
     "input_signature": [[[1, 784], "float32"]],
@@ -93,6 +96,14 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
             reply |= {"skipped": "a step would take about 99.0 s, the sweep's cap is 1 s", "labels": {}}
         case 1011 | 2102:
             reply["contended"] = "something else kept 1.0 of 2 cores busy"
+        case 1012:
+            if os.fork() == 0:
+                time.sleep(3600)
+            os._exit(3)
+        case 1013:
+            for file in range(1, 30):
+                with contextlib.suppress(OSError):
+                    os.write(file, b'{"id": 1, "answer": 5}\n[]\n"x"\n\xff\n{"half":')
         case _:
             time.sleep(STEP_S)
     return reply

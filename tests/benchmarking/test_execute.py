@@ -1,7 +1,9 @@
 import math
+import time
 import weakref
 from dataclasses import asdict
 
+import psutil
 import pytest
 import torch
 
@@ -160,6 +162,33 @@ def test_changed_global_settings_are_told(tmp_path, line, name, undo):
         assert name in reply["changed"]
     finally:
         undo()
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (
+            "import os\nos.posix_spawn('/bin/sleep', ['sleep', '60'], {})\n" + LINEAR,
+            "child processes",
+        ),
+        ("def build():\n    raise ValueError('no')", "status failed"),
+        (
+            "import threading\nthreading.Thread(target=threading.Event().wait, args=(60,), daemon=True).start()\n"
+            + LINEAR,
+            "Python's threads",
+        ),
+        ("import time\nreal = time.perf_counter\ntime.perf_counter = lambda: real() / 2\n" + LINEAR, "clocks"),
+    ],
+)
+def test_what_code_left_in_the_process_is_told(tmp_path, monkeypatch, body, left):
+    monkeypatch.setattr(time, "perf_counter", time.perf_counter)  # undone afterwards
+    before = psutil.Process().children()
+    reply = execute(task(own(tmp_path, body)))
+    assert left in reply["changed"]
+    for child in psutil.Process().children():
+        if child not in before:
+            child.kill()
+            child.wait()
 
 
 def test_a_model_that_changes_the_threads_gives_no_label(tmp_path):

@@ -2,9 +2,9 @@ import pytest
 
 from tests.benchmarking import fake_executor as fake
 from tests.benchmarking.helpers import FAKE, Rows, site, sweep_of
-from trainpilot.benchmarking import plan_sweep, run_sweep
+from trainpilot.benchmarking import load_sweep, plan_sweep, run_sweep
 from trainpilot.benchmarking import runner as runner_module
-from trainpilot.errors import MeasurementError, StoreError, UnknownNameError
+from trainpilot.errors import MeasurementError, StoreError, UnknownNameError, UsageError
 
 
 def run(sweep, sink=None, **options):
@@ -279,6 +279,17 @@ def test_a_worker_that_does_not_start_is_an_error_of_its_own(tmp_path):
 def test_an_unknown_backend_is_named_with_the_valid_ones(tmp_path):
     with pytest.raises(UnknownNameError, match="unknown backend 'cupp': did you mean cpu"):
         run(sweep_of(tmp_path, [1]), backends=["cupp"])
+
+
+def test_a_plan_names_backends_that_do_not_exist_and_sweeps_that_hold_nothing(tmp_path):
+    with pytest.raises(UnknownNameError, match="unknown backend 'gpu'"):
+        plan_sweep(sweep_of(tmp_path, [1]), site(), backends=["gpu"])
+    path = tmp_path / "wide.toml"
+    path.write_text('[[space]]\nmodel = "mlp"\nthreads = 64\n')
+    with pytest.raises(UsageError, match="holds nothing for this machine: it has 2 usable cores"):
+        plan_sweep(load_sweep(path), site())
+    # More parts than configurations: some are empty.
+    assert plan_sweep(sweep_of(tmp_path, [1, 2]), site(), shard=(3, 3)) == [[]]
 
 
 def test_a_repeated_control_finds_a_new_worker(tmp_path, monkeypatch):

@@ -111,6 +111,12 @@ def test_ones_own_model_is_found_beside_the_sweep(tmp_path):
     assert Configuration.from_dict(first.to_dict()).key("m", {}) != before
 
 
+def test_a_file_that_is_no_text(tmp_path):
+    (tmp_path / "own.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"own.toml is not valid TOML"):
+        load_sweep(tmp_path / "own.toml")
+
+
 def test_a_configuration_survives_the_way_to_the_worker(tmp_path):
     import json
 
@@ -123,8 +129,16 @@ def test_a_configuration_survives_the_way_to_the_worker(tmp_path):
     ("text", "message"),
     [
         ("rounds = 0\n[[space]]\nmodel = 'mlp'", "own.toml: rounds: Input should be greater than"),
-        ("round = 2\n[[space]]\nmodel = 'mlp'", "own.toml: round: Extra inputs are not permitted"),
+        ("round = 2\n[[space]]\nmodel = 'mlp'", "own.toml: round: there is no such key"),
         ("rounds = 2", "own.toml: space: Field required"),
+        ("space = []", "own.toml: space: List should have at least 1 item"),
+        ("rounds = 1000000\n[[space]]\nmodel = 'mlp'", "own.toml: rounds: Input should be less than"),
+        ("[[space]]\nmodel = 'mlp'\nwidth = 8", "own.toml: space.1.width: there is no such key"),
+        ("[[space]]\nmodel = 'mlp'\ncount = 1000000000", "own.toml: space.1.count: Input should be less than"),
+        ("timeout_s = inf\n[[space]]\nmodel = 'mlp'", "own.toml: timeout_s: Input should be a finite number"),
+        ("cap_s = nan\n[[space]]\nmodel = 'mlp'", "own.toml: cap_s: "),
+        ("[timing]\nwarmup_s = nan\n[[space]]\nmodel = 'mlp'", "own.toml: timing.warmup_s: "),
+        ("[timing]\ntarget_s = -1\n[[space]]\nmodel = 'mlp'", "own.toml: timing: target_s must be positive"),
         ("rounds = = 2", "own.toml is not valid TOML"),
         ("[[space]]\nmodel = 'mlp'\nsettings.width = {low = 9, high = 3}", "low 9 must be less than high 3"),
         ("[[space]]\nmodel = 'mlp'\nsettings.width = {low = 0, high = 3, log = true}", "must start above 0"),
@@ -149,6 +163,9 @@ def test_files_that_cannot_be_right(tmp_path, text, message):
         ("model = 'mlp'\ndtype = 'int8'", "dtype 'int8'"),
         ("model = 'mlp'\nmemory_format = 'strange'", "memory format 'strange'"),
         ("model = 'mlp'\nbatch_size = 0", "batch_size must be"),
+        ("model = 'mlp'\nbatch_size = -3", "batch_size must be"),
+        ("model = 'mlp'\nbatch_size = 2.5", "batch_size must be"),
+        ("model = 'mlp'\ncount = 1000000\nbatch_size = [1, 2]", "2000000 configurations are too many"),
         ("model = 'mlp'\nthreads = 'both'", 'threads must be a whole number or "all"'),
         ("model = 'mlp'\nthreads = 0", "threads must be at least 1"),
         ("model = 'mlp'\nphase = 'backward'", "phase must be train_step or forward"),

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,6 +38,36 @@ def test_a_healthy_worker_is_used_again(worker):
 def test_megabytes_of_prints_do_not_disturb_the_answers(worker):
     assert worker.measure(task(fake.PRINTS), TIMEOUT_S)["status"] == "ok"
     assert worker.measure(task(4), TIMEOUT_S)["status"] == "ok"
+
+
+def test_garbage_in_the_pipe_is_no_answer(worker):
+    worker.measure(task(4), TIMEOUT_S)  # the first request: answers to it are stale from now on
+    for _ in range(2):
+        assert worker.measure(task(fake.WRITES_EVERYWHERE), TIMEOUT_S)["status"] == "ok"
+    assert worker.measure(task(4), TIMEOUT_S)["labels"]["data_time_s"] == worker.pid
+
+
+def test_what_a_worker_started_ends_with_it_and_hides_no_end(worker):
+    group = os.getpgid(worker.pid)
+    assert group == worker.pid
+    begin = time.monotonic()
+    with pytest.raises(WorkerLostError, match="ended with exit code 3"):
+        worker.measure(task(fake.LEAVES_A_CHILD), TIMEOUT_S)
+    assert time.monotonic() - begin < TIMEOUT_S / 2  # although its child holds the pipe open
+    assert not worker.alive
+
+    def left() -> list[int]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+        return found
+
+    end = time.monotonic() + 10
+    while left():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_hang_is_ended_at_the_time_limit(worker):

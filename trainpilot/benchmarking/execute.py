@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from trainpilot import zoo
 from trainpilot.benchmarking.configuration import Configuration
 from trainpilot.benchmarking.contention import Interference, contention
@@ -21,6 +23,7 @@ from trainpilot.benchmarking.rates import estimate_step_s, peak_flops_per_s
 from trainpilot.benchmarking.timing import StepTiming, TimingLimits, measure_steps
 from trainpilot.errors import MeasurementError
 from trainpilot.hardware.others import OthersMeter
+from trainpilot.workload.reference import is_code_reference
 
 if TYPE_CHECKING:
     from trainpilot.backends import TrainingSession
@@ -83,7 +86,8 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``status``, ``reason``; ``labels`` (fields of ``Measurement``), ``operators``, ``contended`` (why, or ""),
-        ``skipped`` (why, or ""), ``stepping_s``, and ``changed``: global settings that differ from before.
+        ``skipped`` (why, or ""), ``stepping_s``, and ``changed``: global settings that differ from before, or why
+        this process should not go on after somebody's code.
     """
     before = global_settings()
     reply: dict[str, Any] = {
@@ -102,7 +106,16 @@ def execute(task: Mapping[str, Any]) -> dict[str, Any]:
     # Only the text of the error is kept: its frames would keep the model and its tensors alive.
     _let_go()
     reply["changed"] = changed_settings(before)
+    if is_code_reference(task["configuration"]["workload"]["model"]):
+        reply["changed"] += _left_by_code(reply["status"])
     return reply
+
+
+def _left_by_code(status: str) -> list[str]:
+    """What somebody's code may have left in this process that would disturb the next configuration."""
+    found = ["child processes"] if psutil.Process().children() else []
+    # Whatever else it did, e.g. to the clock, shows in its own row.
+    return found if status == "ok" else [*found, f"status {status}"]
 
 
 def _let_go() -> None:

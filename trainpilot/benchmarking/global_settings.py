@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
+import time
 from typing import Any
 
 _TINY = 1e-310  # a denormal double: 0 once denormals are flushed
@@ -31,6 +33,8 @@ def global_settings() -> dict[str, Any]:
         "cudnn": (torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
         "flushing of denormals": float(torch.tensor(_TINY, dtype=torch.float64) * 1) == 0.0,
         "garbage collection": gc.isenabled(),
+        "Python's threads": threading.active_count(),
+        "clocks": (id(time.perf_counter), id(time.process_time), id(time.monotonic)),
         "recursion limit": sys.getrecursionlimit(),
         "working directory": os.getcwd(),  # noqa: PTH109 - a string to compare
         # PyTorch's compiler announces its cache folder here when it is first imported.

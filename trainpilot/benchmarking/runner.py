@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trainpilot.backends import get_backend
 from trainpilot.benchmarking.ahead import Tracers
 from trainpilot.benchmarking.configuration import Configuration, OperatorTiming
 from trainpilot.benchmarking.execute import TRACE_FIELDS
@@ -17,7 +18,7 @@ from trainpilot.benchmarking.measurement import Measurement
 from trainpilot.benchmarking.rows import Site, build_row, operator_timings, this_site
 from trainpilot.benchmarking.sweep import Sweep
 from trainpilot.benchmarking.worker_process import DEFAULT_EXECUTOR, Worker, WorkerLostError
-from trainpilot.errors import BackendUnusableError, MeasurementError, TrainPilotError
+from trainpilot.errors import BackendUnusableError, MeasurementError, TrainPilotError, UsageError
 from trainpilot.hardware import memory_available_bytes
 from trainpilot.settings import load_settings
 
@@ -143,8 +144,19 @@ def plan_sweep(
         backends: Backends; default: those of the sweep.
         shard: (i, n): every n-th configuration, from the i-th.
         first_repetition: Number of the first round.
+
+    Raises:
+        UsageError: A backend does not exist, or the sweep is wrong or holds nothing for this machine.
     """
-    configurations = sweep.configurations(cores=site.cores, backends=backends)[shard[0] - 1 :: shard[1]]
+    for name in backends or sweep.backends:
+        get_backend(name)
+    configurations = sweep.configurations(cores=site.cores, backends=backends)
+    if not configurations:
+        raise UsageError(
+            f"sweep {sweep.name} holds nothing for this machine: it has {site.cores} usable cores, and every "
+            "configuration asks for more threads"
+        )
+    configurations = configurations[shard[0] - 1 :: shard[1]]
     keys = [configuration.key(site.machine.machine_id, site.versions) for configuration in configurations]
     return [
         [PlannedRow(configurations[index], keys[index], round_) for index in sweep.order(len(configurations), round_)]
@@ -205,8 +217,6 @@ def run_sweep(
 
 
 def _require_usable(names: Sequence[str]) -> None:
-    from trainpilot.backends import get_backend
-
     for name in names:
         # The CPU runs this program, and a simulated device exists everywhere.
         backend = get_backend(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 
 from trainpilot.benchmarking.configuration import Configuration
 from trainpilot.benchmarking.sampling import Choice, Derived, Range, space_filling
-from trainpilot.benchmarking.sweep_file import Dimension, SpaceTable, SweepTable
+from trainpilot.benchmarking.sweep_file import MOST_CONFIGURATIONS, Dimension, SpaceTable, SweepTable
 from trainpilot.benchmarking.timing import TimingLimits
 from trainpilot.errors import UnknownNameError, UsageError
 from trainpilot.workload import InputSpec, Workload
@@ -103,6 +104,12 @@ class Sweep:
         sampled = {name: d for name, d in sorted(dimensions.items()) if isinstance(d, Range | Choice)}
         derived = {name: d for name, d in dimensions.items() if isinstance(d, Derived)}
         crossed = {name: d for name, d in dimensions.items() if isinstance(d, tuple)}
+        number = space.count * math.prod(len(values) for values in crossed.values())
+        if number > MOST_CONFIGURATIONS:
+            raise UsageError(
+                f"sweep {self.name} ({space.model}): {number} configurations are too many, "
+                f"at most {MOST_CONFIGURATIONS} are possible"
+            )
         # The seed names the model, so that a new space elsewhere in the file leaves these points alone.
         points = space_filling(sampled, space.count, (self.seed, space.model, *sampled))
         found = [
@@ -165,12 +172,17 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     try:
         content = path.read_bytes()
         table = SweepTable.model_validate(tomllib.loads(content.decode()))
+        timing = table.timing.limits()
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
-        raise UsageError(f"{path}: {place}: {first['msg'].removeprefix('Value error, ')}") from None
+        unknown = first["type"] == "extra_forbidden"
+        problem = "there is no such key" if unknown else first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{path}: {place}: {problem}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     return Sweep(
         name=path.stem,
         description=table.description,
@@ -182,7 +194,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         timeout_s=table.timeout_s,
         repeat_contended=table.repeat_contended,
         operator_steps=table.operator_steps,
-        timing=table.timing.limits(),
+        timing=timing,
         spaces=tuple(table.space),
         folder=path.resolve().parent,
         digest=hashlib.sha256(content).hexdigest(),

@@ -9,9 +9,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from trainpilot.benchmarking.sampling import Choice, Derived, Range
 from trainpilot.benchmarking.timing import QUANTILES, TimingLimits
 
+# More than a machine measures in a year; a file that asks for more is mistaken, and would only fill the memory.
+MOST_CONFIGURATIONS = 1_000_000
+
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
 class _RangeTable(_Strict):
@@ -71,7 +74,7 @@ class SpaceTable(_Strict):
     """
 
     model: str
-    count: int = Field(default=1, ge=1)
+    count: int = Field(default=1, ge=1, le=MOST_CONFIGURATIONS)
     settings: dict[str, DimensionField] = Field(default_factory=dict)
     batch_size: DimensionField = (32,)
     optimizer: DimensionField = ("adamw",)
@@ -112,7 +115,7 @@ class SweepTable(_Strict):
 
     description: str = ""
     seed: int = 0
-    rounds: int = Field(default=2, ge=1)
+    rounds: int = Field(default=2, ge=1, le=1000)
     statistic: Literal[tuple(QUANTILES)] = "median"  # type: ignore[valid-type]
     backends: list[str] = Field(default_factory=lambda: ["cpu"], min_length=1)
     cap_s: float = Field(default=5.0, gt=0)

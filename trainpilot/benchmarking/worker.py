@@ -46,7 +46,8 @@ def main(executor_name: str, parent: int, memory_bytes: int | None) -> None:
             answer = {"traces": executor.trace(request["configurations"])}
         else:
             answer = executor.execute(request["task"])
-        answers.write(json.dumps(answer, allow_nan=False) + "\n")
+        # On a line of its own, whatever somebody else's code may have written into the pipe.
+        answers.write("\n" + json.dumps({"id": request["id"], "answer": answer}, allow_nan=False) + "\n")
         answers.flush()
 
 

@@ -24,6 +24,8 @@ DEFAULT_EXECUTOR = "trainpilot.benchmarking.execute"
 _TAIL_LINES = 60
 _CHUNK = 1 << 16
 _POLL_S = 0.1
+# How often a worker is looked at that says nothing: a process that it left behind may hold its pipe open.
+_LOOK_S = 1.0
 _REAP_S = 5.0
 _KEPT_LINE = 300
 
@@ -75,6 +77,8 @@ class Worker:
         self._requests = self._process.stdin
         self._answers = self._process.stdout.fileno()
         self._buffer = bytearray()
+        self._asked = 0
+        self._closed = False
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         # Drained all the time: a full pipe would stop a model that prints.
         self._drain = threading.Thread(target=self._keep_tail, daemon=True)
@@ -88,7 +92,12 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether it runs."""
-        return self._process.poll() is None
+        if self._closed:
+            return False
+        try:  # not by asking for its exit code: that would free its number, by which its group is ended
+            return bool(psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
 
     def measure(self, task: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Let the worker measure a configuration (see ``execute.execute``).
@@ -126,8 +135,10 @@ class Worker:
 
     def close(self) -> None:
         """End the worker and everything that it started; may be called twice."""
-        if self._process.poll() is None:
-            self._kill()
+        if self._closed:
+            return
+        self._closed = True
+        self._kill()
         with contextlib.suppress(OSError):  # what was not sent any more
             self._requests.close()
         self._drain.join(timeout=_REAP_S)
@@ -150,31 +161,48 @@ class Worker:
         return self._receive(timeout_s)
 
     def _send(self, request: Mapping[str, Any]) -> None:
+        self._asked += 1
         try:
-            self._requests.write(json.dumps(request, allow_nan=False).encode() + b"\n")
+            self._requests.write(json.dumps({"id": self._asked, **request}, allow_nan=False).encode() + b"\n")
             self._requests.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # a value error says that the pipe was closed
             raise self._lost() from None
 
     def _receive(self, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._buffer:
+        while True:
+            line, end, rest = self._buffer.partition(b"\n")
+            if end:
+                self._buffer = rest
+                answer = self._answer(line)
+                if answer is not None:
+                    return answer
+                continue
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 self.close()
                 raise WorkerLostError("timeout", f"no answer within {timeout_s:.0f} s")
-            wait = remaining if self._watched_bytes is None else min(remaining, _POLL_S)
+            wait = min(remaining, _LOOK_S if self._watched_bytes is None else _POLL_S)
             ready, _, _ = select.select([self._answers], [], [], wait)
             if ready:
                 chunk = os.read(self._answers, _CHUNK)
                 if not chunk:
                     raise self._lost()
                 self._buffer += chunk
+            elif not self.alive:
+                raise self._lost()
             elif self._watched_bytes is not None:
                 self._check_memory(self._watched_bytes)
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer = bytearray(rest)
-        answer: dict[str, Any] = json.loads(line)
+
+    def _answer(self, line: bytearray) -> dict[str, Any] | None:
+        """The answer to the last request, or None for a line that something else wrote into the pipe."""
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return None
+        if not isinstance(found, dict) or found.get("id") != self._asked:
+            return None
+        answer: dict[str, Any] = found["answer"]
         return answer
 
     def _check_memory(self, limit: int) -> None:
@@ -186,8 +214,9 @@ class Worker:
 
     def _lost(self) -> WorkerLostError:
         """Why the worker ended by itself."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_REAP_S)
+        end = time.monotonic() + _REAP_S
+        while self.alive and time.monotonic() < end:
+            time.sleep(0.01)
         self.close()
         code = self._process.returncode
         last = next((line for line in reversed(self._tail) if line.strip()), "")
@@ -206,7 +235,9 @@ class Worker:
         return WorkerLostError("killed", f"the worker was ended by {name}{said}")
 
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it ended just now
+        # Also where the worker ended by itself: what it started may still run. Nothing may be left of the group, or,
+        # on some systems, only the remains of the worker.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: left behind
             self._process.wait(_REAP_S)

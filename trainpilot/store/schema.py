@@ -142,12 +142,19 @@ def to_columns(measurement: Measurement) -> dict[str, Any]:
         value = getattr(measurement, name)
         if kind.kind == "json":
             value = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        elif kind.kind == "str" and value is not None:
+            value = _storable(value)
         elif kind.kind == "float" and value is not None:
             value = float(value)
             if value != value or value in (float("inf"), float("-inf")):
                 raise ValueError(f"{name} is {value}: only finite numbers are kept")
         values[name] = value
     return values
+
+
+def _storable(value: str) -> str:
+    """A text that every database takes: half characters, as in file names that are no UTF-8, and NUL are escaped."""
+    return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
 
 
 def from_columns(values: Mapping[str, Any]) -> Measurement:

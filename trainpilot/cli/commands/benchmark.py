@@ -45,7 +45,7 @@ def benchmark(
 
     if quick and sweep is not None:
         raise UsageError("give --quick or --sweep, not both")
-    chosen = load_sweep("quick" if quick else sweep or _DEFAULT_SWEEP)
+    chosen = load_sweep("quick" if quick else _DEFAULT_SWEEP if sweep is None else sweep)
     budget_s = None if budget is None else parse_duration(budget)
     part = parse_shard(shard)
     from trainpilot.store import benchmark as collect
