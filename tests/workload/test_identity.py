@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainpilot.workload import Workload
 from trainpilot.workload.identity import _Walk, function_identity, module_identity
 
 
@@ -61,3 +63,14 @@ def test_what_holds_no_cycle_is_written_out_however_often_it_occurs() -> None:
     written = {"a": [3, 1, 2, [1, 3]]}
     inner = ["types.SimpleNamespace", {"z": written}]
     assert _Walk().value(held) == [3, written, written, ["types.SimpleNamespace", {"x": 1, "y": inner}]]
+
+
+def test_optimizers_made_by_two_functions_of_one_name_are_two_workloads():
+    def workload(optimizer):
+        return Workload(nn.Linear(2, 2), torch.ones(1, 2), optimizer=optimizer)
+
+    sgd, adam = (lambda p: torch.optim.SGD(p, lr=0.1)), (lambda p: torch.optim.Adam(p))
+    momentum = [functools.partial(torch.optim.SGD, lr=0.1, momentum=value) for value in (0.0, 0.9)]
+    hashes = {workload(made).workload_hash for made in (sgd, adam, *momentum, torch.optim.Adam, "adam")}
+    assert len(hashes) == 6
+    assert workload(lambda p: torch.optim.SGD(p, lr=0.1)).workload_hash == workload(sgd).workload_hash

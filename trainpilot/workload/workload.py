@@ -281,9 +281,9 @@ class Workload:
             inputs = signature(self.example_inputs)
         targets = function_identity(self.targets) if callable(self.targets) else signature(self.targets)
         loss = None if self.loss is None else function_identity(self.loss)
-        return digest(
-            [self.model_hash, inputs, targets, self.classes, loss, self.optimizer_name, self.batch_size, self.dtype]
-        )
+        # Two functions of one name may make different optimizers.
+        optimizer = self.optimizer_name if isinstance(self.optimizer, str) else function_identity(self.optimizer)
+        return digest([self.model_hash, inputs, targets, self.classes, loss, optimizer, self.batch_size, self.dtype])
 
     def to_spec(self) -> dict[str, Any]:
         """Return the workload as JSON, for another process.
