@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.store.helpers import measurement, operators
-from trainpilot.errors import DataError, StoreCorruptError, StoreSchemaError, UnknownNameError
+from trainpilot.errors import DataError, StoreCorruptError, StoreSchemaError, UnknownNameError, UsageError
 from trainpilot.store import (
     dataset_frame,
     dataset_rows,
@@ -154,6 +154,29 @@ def test_an_export_that_cannot_be_written_leaves_nothing(store, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match="cannot be written"):
         export_parquet(store, tmp_path / "file" / "x.parquet")
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "rows", "rows.operators.parquet"])
+def test_an_export_has_a_name_by_which_it_is_known_again(store, tmp_path, name):
+    with pytest.raises(UsageError, match=r"ends in \.parquet"):
+        export_parquet(store, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_the_same_file_imported_twice_and_conflicting_rows_change_nothing(other, tmp_path):
+    row = measurement()
+    with open_store(f"sqlite:///{tmp_path / 'first.sqlite'}") as first:
+        first.append(row, operators())
+        export_parquet(first, tmp_path / "rows.parquet")
+    assert merge([tmp_path / "rows.parquet"] * 2, other) == (1, 1)
+    # Another machine's copy of the same configuration and repetition, with another label.
+    conflicting = dataclasses.replace(row, row_id="f" * 32, step_time_s=9.0)
+    with open_store(f"sqlite:///{tmp_path / 'conflict.sqlite'}") as third:
+        third.append(conflicting, operators())
+    assert merge([tmp_path / "conflict.sqlite"], other) == (0, 1)
+    assert [found.step_time_s for found in other.rows()] == [row.step_time_s]
+    assert [row_id for row_id, _ in other.all_operators()] == [row.row_id] * 2
+    assert verify(other).problems == ()
 
 
 def test_a_dataset_is_read_where_it_lies(store, tmp_path):

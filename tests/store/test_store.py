@@ -388,6 +388,19 @@ def test_somebody_elses_database_is_refused(tmp_path):
     assert tables == ["photos"]
 
 
+def test_a_store_that_somebody_keeps_locked_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainpilot.store.engine._BUSY_TIMEOUT_MS", 20)
+    file = tmp_path / "timings.sqlite"
+    with open_store(f"sqlite:///{file}") as store:
+        lock = sqlite3.connect(file, isolation_level=None)
+        lock.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreError, match="is busy: another program has kept it locked for 0.02 s"):
+            store.append(measurement())
+        assert store.count() == 0  # reading goes on
+        lock.close()
+        assert store.append(measurement())
+
+
 def test_a_read_only_store_says_so(tmp_path):
     path = tmp_path / "timings.sqlite"
     filled(path, 1)

@@ -114,6 +114,10 @@ def _translate(url: URL, error: DBAPIError) -> StoreError:
         return StoreCorruptError(f"the store {shown(url)} is damaged ({message}): move it away or restore a copy")
     if "disk is full" in lowered or "no space left" in lowered:
         return StoreError(f"the store {shown(url)} cannot grow: the disk is full")
+    if "is locked" in lowered:
+        return StoreError(
+            f"the store {shown(url)} is busy: another program has kept it locked for {_BUSY_TIMEOUT_MS / 1000:g} s"
+        )
     if "readonly" in lowered or "read-only" in lowered:
         return StoreError(f"the store {shown(url)} is read-only")
     if "unable to open" in lowered:

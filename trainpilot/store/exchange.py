@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainpilot.benchmarking import STATUSES, Measurement, OperatorTiming
-from trainpilot.errors import DataError, StoreCorruptError, StoreError, StoreSchemaError
+from trainpilot.errors import DataError, StoreCorruptError, StoreError, StoreSchemaError, UsageError
 from trainpilot.files import replacing
 from trainpilot.store.schema import (
     SCHEMA_VERSION,
@@ -75,10 +75,13 @@ def export_parquet(store: TimingStore, path: str | Path, **filters: Any) -> int:
 
     Raises:
         UnknownNameError: A filter names no column.
+        UsageError: The file has another ending than ``.parquet``, by which it is known when it is read.
         DataError: The file cannot be written.
         StoreError: The store cannot be read.
     """
     path = Path(path)
+    if path.suffix != ".parquet" or path.name.endswith(_OPERATORS_SUFFIX):
+        raise UsageError(f"{path}: name a file that ends in .parquet (and not in {_OPERATORS_SUFFIX})")
     rows = [to_columns(row) for row in store.rows(**filters)]
     kept = {row["row_id"] for row in rows}
     operators = [operator_columns(row_id, timing) for row_id, timing in store.all_operators() if row_id in kept]

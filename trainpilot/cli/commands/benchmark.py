@@ -51,7 +51,8 @@ def benchmark(
     from trainpilot.store import benchmark as collect
 
     if not dry_run:
-        note(f"{chosen.sweep_id}: {chosen.description} (keep the machine quiet meanwhile)")
+        described = f": {chosen.description}" if chosen.description else ""
+        note(f"{chosen.sweep_id}{described} (keep the machine quiet meanwhile)")
     termination = Termination()
     try:
         with termination:
