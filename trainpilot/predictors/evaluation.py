@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from trainpilot.errors import NoDataError, UsageError
 from trainpilot.predictors.baselines import METHODS
@@ -90,7 +91,10 @@ def evaluate(
         if not folds:
             result["splits"][split] = {"skipped": _WHY_SKIPPED[split]}
             continue
-        found = {name: _evaluate_method(name, labels, folds, level, n_jobs) for name in methods}
+        # Matrices of a few thousand rows: threads that wait for each other, beside anything else, cost a hundred times
+        # what they save.
+        with threadpool_limits(1, user_api="blas"):
+            found = {name: _evaluate_method(name, labels, folds, level, n_jobs) for name in methods}
         result["splits"][split] = {
             "groups": len(folds),
             "methods": {name: metrics for name, (metrics, _) in found.items()},
