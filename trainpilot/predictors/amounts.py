@@ -42,8 +42,7 @@ _COSTLY = tuple(
 _TRANSCENDENTAL = frozenset(
     name + suffix
     for name in _names("""
-        gelu tanh sigmoid silu exp log erf pow sqrt rsqrt sin cos softplus mish log_sigmoid elu div hardswish
-        hardsigmoid erfinv log1p expm1 logaddexp atan2
+        erf softplus mish log_sigmoid elu hardsigmoid erfinv log1p expm1 logaddexp atan2
     """)
     for suffix in ("", "_backward", "_forward")
 )
@@ -140,6 +139,13 @@ def fine_amounts(group: Group) -> Iterator[Entry]:
         yield from list(kind(group, group["shape"], base_name(group["op"])))
     except (KeyError, ZeroDivisionError):
         yield from _without_sizes(group)
+
+
+def scaled_amounts(group: Group, batch_scale: float) -> Iterator[Entry]:
+    """The same at another batch size: so many times as much of everything but the optimizer and what is fixed."""
+    scale = 1.0 if group["phase"] == "optimizer" else batch_scale
+    for name, amount in fine_amounts(group):
+        yield name, amount if name in FIXED_AMOUNTS else amount * scale
 
 
 def _without_sizes(group: Group) -> Iterator[Entry]:

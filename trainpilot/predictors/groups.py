@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from trainpilot.predictors.amounts import AMOUNT_INDEX, FIXED_AMOUNTS, fine_amounts
+from trainpilot.predictors.amounts import AMOUNT_INDEX, scaled_amounts
 from trainpilot.profiling.result import OP_CLASSES, OpGroup
 from trainpilot.workload.workload import DTYPES
 
@@ -48,7 +48,7 @@ class GroupArrays(NamedTuple):
 
     Attributes:
         kind: Position in ``KINDS``, shape (g,).
-        features: Shape (g, len(GROUP_FEATURES)).
+        features: Shape (g, len(GROUP_FEATURES)) or, with those of the settings, (g, len(OPERATOR_FEATURES)).
         group: Group of each entry.
         column: Position in ``AMOUNTS`` of each entry.
         amount: Value of each entry.
@@ -87,14 +87,12 @@ def kind_of_group(group: Mapping[str, Any]) -> str:
 
 def arrays_of(units: Sequence[Sequence[Mapping[str, Any]]], batch_scale: float = 1.0) -> GroupArrays:
     """Arrays of units that each consist of one group, or of several alike ones that were timed together."""
-    entries: list[tuple[int, int, float]] = []
-    for position, unit in enumerate(units):
-        for group in unit:
-            scale = 1.0 if group["phase"] == "optimizer" else batch_scale
-            entries.extend(
-                (position, AMOUNT_INDEX[name], amount if name in FIXED_AMOUNTS else amount * scale)
-                for name, amount in fine_amounts(group)
-            )
+    entries = [
+        (position, AMOUNT_INDEX[name], amount)
+        for position, unit in enumerate(units)
+        for group in unit
+        for name, amount in scaled_amounts(group, batch_scale)
+    ]
     return GroupArrays(
         kind=np.array([KIND_INDEX[kind_of_group(unit[0])] for unit in units], dtype=np.intp),
         features=_features([max(unit, key=_size) if len(unit) > 1 else unit[0] for unit in units]),
@@ -142,28 +140,20 @@ class Operations:
         member: Distinct step of each step, shape (n,).
         context: Context of each distinct step, shape (d,).
         step: Distinct step of each of g groups.
-        kind: Position in ``KINDS``, shape (g,).
-        features: Shape (g, len(OPERATOR_FEATURES)).
-        group: Group of each entry of the sparse table of fine amounts.
-        column: Position in ``AMOUNTS`` of each entry.
-        amount: Value of each entry.
+        arrays: The groups, their features with those of the settings.
     """
 
     member: NDArray[np.intp]
     context: NDArray[np.object_]
     step: NDArray[np.intp]
-    kind: NDArray[np.intp]
-    features: NDArray[np.float32]
-    group: NDArray[np.intp]
-    column: NDArray[np.intp]
-    amount: NDArray[np.float64]
+    arrays: GroupArrays
     _factors: WeakKeyDictionary[BoostedResidual, NDArray[np.float64]] = field(default_factory=WeakKeyDictionary)
 
     def factors(self, boosted: BoostedResidual) -> NDArray[np.float64]:
         """What a boosted correction multiplies each group with, shape (g,); found once for each correction."""
         known = self._factors.get(boosted)
         if known is None:
-            known = self._factors[boosted] = np.exp(boosted.predict_named(self.features, OPERATOR_FEATURES))
+            known = self._factors[boosted] = np.exp(boosted.predict_named(self.arrays.features, OPERATOR_FEATURES))
         return known
 
     @classmethod
@@ -177,17 +167,12 @@ class Operations:
         counts = np.array([len(each.kind) for each in arrays])
         offsets = np.cumsum(counts) - counts
         step = np.repeat(np.arange(len(arrays)), counts)
-        return cls(
-            member=member,
-            context=contexts[first],
-            step=step,
-            kind=np.concatenate([each.kind for each in arrays]),
-            features=with_context(np.concatenate([each.features for each in arrays]), contexts[first][step]),
-            group=np.concatenate([each.group for each in arrays])
-            + np.repeat(offsets, [len(each.group) for each in arrays]),
-            column=np.concatenate([each.column for each in arrays]),
-            amount=np.concatenate([each.amount for each in arrays]),
+        joined = GroupArrays(*map(np.concatenate, zip(*arrays, strict=True)))
+        joined = joined._replace(
+            features=with_context(joined.features, contexts[first][step]),
+            group=joined.group + np.repeat(offsets, [len(each.group) for each in arrays]),
         )
+        return cls(member, contexts[first], step, joined)
 
 
 def with_context(features: NDArray[np.float32], contexts: NDArray[np.object_]) -> NDArray[np.float32]:

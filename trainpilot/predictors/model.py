@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from threadpoolctl import threadpool_limits
 
 from trainpilot.errors import PredictorError
-from trainpilot.hardware import usable_cores
 from trainpilot.predictors.analytic import AdditiveModel
 from trainpilot.predictors.boosted import BoostedResidual
 from trainpilot.predictors.conventions import UnfittedError
@@ -23,6 +20,7 @@ from trainpilot.predictors.features import SIZE_FEATURES, feature_names, mix, sc
 from trainpilot.predictors.folds import Fold
 from trainpilot.predictors.intervals import Intervals
 from trainpilot.predictors.operators import OperatorModel, fold_models
+from trainpilot.predictors.parallel import side_by_side
 from trainpilot.predictors.splits import Splits
 from trainpilot.predictors.targets import STEP_TIME, Figures, Target, price_step_s
 
@@ -165,10 +163,9 @@ class TargetModel(BaseEstimator):  # type: ignore[misc]
         folds = [np.arange(len(table)), *(fold.train for fold in splits.folds)]
         parts = self._parts_of_folds(table, learned, len(folds))
         features = splits.features if self.target.boosted else np.empty((len(table), 0))
-        with ThreadPoolExecutor(self.n_jobs or usable_cores()) as pool, threadpool_limits(1, user_api="blas"):
-            fitted = list(
-                pool.map(lambda train, own: self._fit_parts(splits, own, features, labels, train), folds, parts)
-            )
+        fitted = side_by_side(
+            lambda train, own: self._fit_parts(splits, own, features, labels, train), folds, parts, n_jobs=self.n_jobs
+        )
         self.additive_, self.boosted_ = fitted[0]
         held = [
             self._hold_out(splits, fold, position, own, labels, *models)

@@ -148,9 +148,7 @@ def _sizes_of_shapes(base: str, shapes: Sequence[Sequence[int]]) -> Sizes | None
     """The same from the shapes of the tensor arguments."""
     try:
         if base in ("convolution", "convolution_backward"):
-            images, weight = shapes[-2 if base == "convolution_backward" else 0], shapes[-1]
-            if base == "convolution":
-                weight = shapes[1]
+            images, weight = shapes[:2] if base == "convolution" else shapes[-2:]
             return (images[0], images[1], weight[0], math.prod(weight[2:]), math.prod(images[2:]))
         if base in ("mm", "addmm", "bmm"):
             left, right = shapes[-2:]

@@ -7,25 +7,24 @@ parts of a step, which the step-level model then adds up and corrects.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
 
 from trainpilot.errors import PredictorError
-from trainpilot.hardware import usable_cores
 from trainpilot.predictors.amounts import AMOUNT_INDEX, AMOUNTS
 from trainpilot.predictors.analytic import AdditiveModel
 from trainpilot.predictors.boosted import BoostedResidual
 from trainpilot.predictors.folds import family_folds
-from trainpilot.predictors.groups import KINDS, OPERATOR_FEATURES, RISING_GROUP_FEATURES, with_context
+from trainpilot.predictors.groups import KIND_INDEX, KINDS, OPERATOR_FEATURES, RISING_GROUP_FEATURES, with_context
+from trainpilot.predictors.parallel import side_by_side
 from trainpilot.predictors.prices import SPREADS, fine_unit_costs_s
-from trainpilot.predictors.terms import REFERENCE_FIGURES, fine_columns
+from trainpilot.predictors.table import distinct
+from trainpilot.predictors.targets import context_costs
+from trainpilot.predictors.terms import fine_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,11 +98,11 @@ class OperatorModel:
             if len(chosen) < _LEAST_LABELS_OF_KIND:
                 continue
             parts = priced[rows].toarray()
-            columns = np.flatnonzero((priced[chosen].toarray() > 0).any(axis=0))
-            few = priced[chosen].toarray()[:, columns]
+            few = priced[chosen].toarray()
+            columns = np.flatnonzero((few > 0).any(axis=0))
             additive = AdditiveModel(
                 term_spread=[SPREADS[column] for column in columns], context_spread=_SETTING_SPREAD, noise=_NOISE
-            ).fit(few, labels.time_s[chosen], labels.context[chosen])
+            ).fit(few[:, columns], labels.time_s[chosen], labels.context[chosen])
             kinds[name] = KindPrices(columns, additive)
             parts[:, columns] = additive.parts(parts[:, columns], labels.context[rows])
             base[rows] = parts.sum(axis=1)
@@ -120,29 +119,27 @@ class OperatorModel:
             table: n steps.
             figures: Calibration figures by context; a missing one gets reference figures.
         """
-        work = table.operations
-        contexts = tuple(dict.fromkeys(work.context))
+        work, arrays = table.operations, table.operations.arrays
+        contexts, where = distinct(work.context)
         costs, factors = self._prices(contexts, figures)
-        place = {context: position for position, context in enumerate(contexts)}
-        where = np.array([place[context] for context in work.context], dtype=np.intp)
         correction = work.factors(self.boosted)
-        step = work.step[work.group]
-        factor = factors[where[step], work.kind[work.group], work.column] * correction[work.group]
-        value = work.amount * costs[where[step], work.column] * factor
+        step = work.step[arrays.group]
+        factor = factors[where[step], arrays.kind[arrays.group], arrays.column] * correction[arrays.group]
+        value = arrays.amount * costs[where[step], arrays.column] * factor
         size = len(work.context) * len(AMOUNTS)
-        flat = np.bincount(step * len(AMOUNTS) + work.column, value, minlength=size)
-        distinct: NDArray[np.float64] = flat.astype(float).reshape(-1, len(AMOUNTS))
-        parts: NDArray[np.float64] = distinct[work.member]
+        flat = np.bincount(step * len(AMOUNTS) + arrays.column, value, minlength=size)
+        once: NDArray[np.float64] = flat.astype(float).reshape(-1, len(AMOUNTS))
+        parts: NDArray[np.float64] = once[work.member]
         parts[:, _STEP] = costs[where[work.member], _STEP] * fine_columns(table.work)[:, _STEP]
         return parts
 
     def _prices(self, contexts: Sequence[Context], figures: Figures) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Calibration prices, shape (contexts, amounts), and corrections, shape (contexts, kinds, amounts)."""
-        costs = np.array([_unit_costs(tuple((figures.get(c) or REFERENCE_FIGURES).items())) for c in contexts])
+        costs = np.array(context_costs(fine_unit_costs_s, contexts, figures))
         factors = np.ones((len(contexts), len(KINDS), len(AMOUNTS)))
         for name, prices in self.kinds.items():
             for place, context in enumerate(contexts):
-                factors[place, KINDS.index(name), prices.columns] = prices.additive.factors(context)
+                factors[place, KIND_INDEX[name], prices.columns] = prices.additive.factors(context)
         return costs, factors
 
     def to_card(self) -> dict[str, Any]:
@@ -162,7 +159,7 @@ class OperatorModel:
         kinds: dict[str, KindPrices] = {}
         for name, content in card.items():
             unknown = [term for term in content["terms"] if term not in AMOUNT_INDEX]
-            if name not in KINDS or unknown:
+            if name not in KIND_INDEX or unknown:
                 raise PredictorError(f"operator {name!r} or its amounts {unknown[:1]} are not those of this version")
             columns = np.array([AMOUNT_INDEX[term] for term in content["terms"]], dtype=np.intp)
             kinds[name] = KindPrices(columns, AdditiveModel.from_card(content, content["terms"]))
@@ -189,34 +186,24 @@ def fold_models(
     if len(labels) < LEAST_LABELS:
         return None
     grouped = family_folds(table, _FAMILY_GROUPS)
-    trains: list[NDArray[np.intp]] = [np.arange(len(table))]
-    place: list[int] = [0]
+    trains = [np.arange(len(table))]
     for fold in folds:
-        around = next((group for group in grouped if set(fold.held) <= set(group.held)), None)
-        train = around.train if fold.kind == "family" and around is not None else fold.train
-        same = [position for position, other in enumerate(trains) if other is train]
-        if not same:
-            trains.append(train)
-        place.append(same[0] if same else len(trains) - 1)
-    some = [labels.of(set(table.workload_hash[train])) for train in trains]
-    with ThreadPoolExecutor(n_jobs or usable_cores()) as pool, threadpool_limits(1, user_api="blas"):
-        models = list(pool.map(lambda each: OperatorModel.fit(each, figures), some))
-    return [models[position] for position in place]
+        around = [group.train for group in grouped if fold.kind == "family" and set(fold.held) <= set(group.held)]
+        trains.append(around[0] if around else fold.train)
+    once = {id(train): train for train in trains}
+    some = [labels.of(set(table.workload_hash[train])) for train in once.values()]
+    models = side_by_side(lambda each: OperatorModel.fit(each, figures), some, n_jobs=n_jobs)
+    fitted = dict(zip(once, models, strict=True))
+    return [fitted[id(train)] for train in trains]
 
 
 def _priced(amounts: csr_array, contexts: NDArray[np.object_], figures: Figures) -> csr_array:
-    known = sorted(set(contexts))
-    costs = np.array([_unit_costs(tuple((figures.get(c) or REFERENCE_FIGURES).items())) for c in known])
-    member = np.array([known.index(context) for context in contexts], dtype=np.intp)
+    known, member = distinct(contexts)
+    costs = np.array(context_costs(fine_unit_costs_s, known, figures))
     priced = amounts.copy()
     rows = np.repeat(np.arange(amounts.shape[0]), np.diff(amounts.indptr))
     priced.data = amounts.data * costs[member[rows], amounts.indices]
     return priced
-
-
-@functools.lru_cache(maxsize=256)
-def _unit_costs(figures: tuple[tuple[str, float], ...]) -> NDArray[np.float64]:
-    return fine_unit_costs_s(dict(figures))
 
 
 def _evenly(rows: NDArray[np.intp], most: int) -> NDArray[np.intp]:

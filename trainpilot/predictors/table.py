@@ -84,9 +84,7 @@ class WorkTable:
     @cached_property
     def contexts(self) -> tuple[tuple[Context, ...], NDArray[np.intp]]:
         """The distinct contexts, and the position among them of that of each step, shape (n,)."""
-        known: dict[Context, int] = {}
-        member = np.fromiter((known.setdefault(c, len(known)) for c in self.context), dtype=np.intp, count=len(self))
-        return tuple(known), member
+        return distinct(self.context)
 
     @cached_property
     def operations(self) -> Operations:
@@ -117,6 +115,13 @@ class WorkTable:
     def take(self, index: NDArray[Any] | slice) -> WorkTable:
         """The steps at these positions (or of this mask), in this order."""
         return WorkTable(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+def distinct(contexts: NDArray[np.object_]) -> tuple[tuple[Context, ...], NDArray[np.intp]]:
+    """The distinct ones of n contexts, and the position of each of the n among them."""
+    known: dict[Context, int] = {}
+    member = np.fromiter((known.setdefault(c, len(known)) for c in contexts), dtype=np.intp, count=len(contexts))
+    return tuple(known), member
 
 
 def check_features(features: Mapping[str, float]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -92,11 +92,15 @@ def _priced(
     table: WorkTable,
     figures: Figures,
 ) -> NDArray[np.float64]:
-    costs = [
-        _costs(unit_costs, tuple((figures.get(context) or REFERENCE_FIGURES).items())) for context in table.contexts[0]
-    ]
-    priced: NDArray[np.float64] = amounts * table.by_context(costs)
+    priced: NDArray[np.float64] = amounts * table.by_context(context_costs(unit_costs, table.contexts[0], figures))
     return priced
+
+
+def context_costs(
+    unit_costs: Callable[[Mapping[str, float]], NDArray[np.float64]], contexts: Sequence[Context], figures: Figures
+) -> list[NDArray[np.float64]]:
+    """Prices of each context; those of the reference figures where it has none."""
+    return [_costs(unit_costs, tuple((figures.get(context) or REFERENCE_FIGURES).items())) for context in contexts]
 
 
 @functools.lru_cache(maxsize=256)

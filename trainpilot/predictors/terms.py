@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trainpilot.errors import PredictorError
-from trainpilot.predictors.amounts import AMOUNTS, FIXED_AMOUNTS, fine_amounts
+from trainpilot.predictors.amounts import AMOUNTS, scaled_amounts
 from trainpilot.predictors.prices import Price, first_known
 from trainpilot.profiling.result import OP_CLASSES, OpGroup
 
@@ -165,16 +165,15 @@ def measure_work(groups: Iterable[OpGroup | Mapping[str, Any]], batch_scale: flo
         columns = _COLUMNS_OF_GROUP.get((phase, op_class))
         if columns is None:
             raise PredictorError(f"operation group {row.get('op')!r}: unknown class {op_class!r} or phase {phase!r}")
-        in_update = phase == "optimizer"
-        scale = 1.0 if in_update else batch_scale
+        scale = 1.0 if phase == "optimizer" else batch_scale
         for quantity, count, (of_class, of_phase) in zip(QUANTITIES, counts, columns, strict=True):
             if not 0 <= count <= LARGEST_COUNT:  # false for NaN too
                 raise PredictorError(f"feature {quantity}.{op_class} is not a valid count: {count} ({row.get('op')})")
             scaled = count if quantity == "calls" else count * scale
             amounts[of_class] += scaled
             amounts[of_phase] += scaled
-        for name, amount in fine_amounts(row):
-            amounts[_FINE_COLUMN[name]] += amount if name in FIXED_AMOUNTS else amount * scale
+        for name, amount in scaled_amounts(row, batch_scale):
+            amounts[_FINE_COLUMN[name]] += amount
     if any(amounts):
         amounts[WORK_INDEX["fine:step"]] = 1.0
     return np.array(amounts)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainpilot.profiling.libraries import is_library_class
+from trainpilot.profiling.libraries import HEAP_TYPE, is_library_class
 from trainpilot.profiling.reach import codes, content_of, is_library
 
 _CONTAINERS = (list, dict, set, collections.OrderedDict, collections.defaultdict, collections.deque, bytearray)
@@ -62,7 +62,7 @@ def _classes(model: nn.Module, functions: Iterable[Any]) -> Iterator[type]:
             stack += (value.fget, value.fset, value.fdel)
         elif isinstance(value, type):
             for kind in value.__mro__:
-                if kind not in seen and kind.__flags__ & _HEAP_TYPE and not is_library_class(kind):
+                if kind not in seen and kind.__flags__ & HEAP_TYPE and not is_library_class(kind):
                     seen.add(kind)
                     yield kind
                     stack += vars(kind).values()
@@ -71,9 +71,6 @@ def _classes(model: nn.Module, functions: Iterable[Any]) -> Iterator[type]:
             names = {name for code in codes(value.__code__) for name in code.co_names}
             stack += (value.__globals__[name] for name in names & value.__globals__.keys())
             stack += map(content_of, value.__closure__ or ())
-
-
-_HEAP_TYPE = 1 << 9  # flag of a class in CPython: it was made while the program ran, and can be written to
 
 
 def _keep(value: Any, contents: dict[int, tuple[Any, Any]]) -> None:

@@ -24,11 +24,11 @@ from trainpilot.profiling.libraries import is_library_class
 from trainpilot.profiling.randomness import is_generator
 from trainpilot.profiling.reach import Reach, is_library, named_globals
 from trainpilot.profiling.structure import inner_of_compiled, inner_of_parallel
+from trainpilot.profiling.trees import PLAIN_TENSORS
 from trainpilot.workload import ModelInputs
 
 _ATOMIC = frozenset((int, float, complex, bool, str, bytes, type(None), type, object))
 _SHARED = (type, types.ModuleType, enum.Enum, threading.Thread, torch.dtype, torch.device, torch.Size)
-_PLAIN_TENSORS = (torch.Tensor, nn.Parameter, nn.Buffer)
 _LOCKS: dict[type, Callable[[], Any]] = {type(lock()): lock for lock in (threading.Lock, threading.RLock)}
 _WEAK_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 _RUNNING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -300,7 +300,7 @@ class ModelCopier:
         return copied
 
     def _convert_tied(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.layout != torch.strided or type(tensor) not in _PLAIN_TENSORS:
+        if tensor.layout != torch.strided or type(tensor) not in PLAIN_TENSORS:
             return self._convert(tensor)
         storage = tensor.untyped_storage()
         base = self._bases.get(storage._cdata)
@@ -374,7 +374,7 @@ def fake_converter(fake_mode: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout != torch.strided and not tensor.is_nested:
             raise UnsupportedFakeTensorException(f"a fake tensor of layout {tensor.layout} stores no elements")
-        if type(tensor) not in _PLAIN_TENSORS or tensor.is_nested:
+        if type(tensor) not in PLAIN_TENSORS or tensor.is_nested:
             try:
                 return fake_mode.from_tensor(tensor, static_shapes=True)  # type: ignore[no-any-return]
             except Exception as error:
@@ -434,7 +434,7 @@ def _buffer(file: io.IOBase) -> Any:
 
 
 def _as_parameter(converted: torch.Tensor, original: nn.Parameter) -> torch.Tensor:
-    if type(converted) in _PLAIN_TENSORS:
+    if type(converted) in PLAIN_TENSORS:
         parameter: torch.Tensor = nn.Parameter(converted.detach(), requires_grad=original.requires_grad)
     else:  # a tensor subclass (a fake tensor) is marked instead of wrapped
         parameter = converted.detach().requires_grad_(original.requires_grad)

@@ -15,6 +15,7 @@ _NAMES = ("torch", "torchvision", "torchaudio", "numpy", "einops", "transformers
 _SITE = Path(torch.__file__).resolve().parents[1]
 _STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 _PACKAGES = (Path(__file__).resolve().parents[1], *(_SITE / name for name in _NAMES))
+HEAP_TYPE = 1 << 9  # flag of a class in CPython: it was made while the program ran, and can be written to
 _known_classes: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 

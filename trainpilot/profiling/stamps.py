@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils.rnn import PackedSequence
 
-from trainpilot.profiling.libraries import is_library_class, is_library_file, is_library_module
+from trainpilot.profiling.libraries import HEAP_TYPE, is_library_class, is_library_file, is_library_module
 from trainpilot.profiling.trees import PLAIN, PLAIN_TENSORS, NoStampError, read_tree
 
 # Stamped as themselves: unchanging, or of no influence on a step; none of them reaches a user's object.
@@ -63,8 +63,8 @@ _MOST_PIECES = 100_000
 _MOST_ITEMS = 100_000
 # Hashing this much takes about 20 ms, still far less than a trace.
 _MOST_CONTENT_BYTES = 16 * 2**20
-# Flags of a class in CPython: its objects' attributes lie in front of them; it was made while the program ran.
-_MANAGED_DICT, _HEAP_TYPE = 1 << 4, 1 << 9
+# Flag of a class in CPython: its objects' attributes lie in front of them.
+_MANAGED_DICT = 1 << 4
 # What the classes of libraries hold when nobody has replaced one of their functions by another library's.
 _unpatched: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 _slots_of: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
@@ -440,7 +440,7 @@ def _slots(kind: type) -> tuple[Any, ...]:
         pointers = len(found)
         pointers += kind.__dictoffset__ != base.__dictoffset__ and not kind.__flags__ & _MANAGED_DICT
         pointers += kind.__weakrefoffset__ > 0 and not base.__weakrefoffset__
-        compiled = any(not part.__flags__ & _HEAP_TYPE for part in own)
+        compiled = any(not part.__flags__ & HEAP_TYPE for part in own)
         if compiled or kind.__basicsize__ > base.__basicsize__ + 8 * pointers:
             raise NoStampError(f"the inside of a {kind.__name__} is not visible")
         _slots_of[kind] = found

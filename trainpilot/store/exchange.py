@@ -146,7 +146,7 @@ def dataset_rows(source: str | Path) -> list[Measurement]:
     """
     path = Path(source)
     if path.is_dir():
-        files = sorted(file for file in path.glob("*.parquet") if not file.name.endswith(_OPERATORS_SUFFIX))
+        files = _parquet_files(path)
         if not files:
             raise DataError(f"{path} holds no Parquet file")
         return [row for file in files for row in _read(file)]
@@ -189,14 +189,18 @@ def dataset_operators(source: str | Path) -> dict[str, list[OperatorTiming]]:
     path = Path(source)
     if path.is_dir():
         found: dict[str, list[OperatorTiming]] = {}
-        for file in sorted(path.glob("*.parquet")):
-            if not file.name.endswith(_OPERATORS_SUFFIX):
-                found |= _read_operators(file)
+        for file in _parquet_files(path):
+            found |= _read_operators(file)
         return found
     if path.suffix == ".parquet":
         return _read_operators(path)
     with closing(_open_existing(path)) as store:
         return store.operators_by_row()
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """Datasets in a folder, without the operator timings beside them."""
+    return sorted(file for file in folder.glob("*.parquet") if not file.name.endswith(_OPERATORS_SUFFIX))
 
 
 def verify(source: str | Path | TimingStore) -> VerifyReport:

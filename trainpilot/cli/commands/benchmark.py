@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from trainpilot.cli.main import EXIT_INTERRUPTED
 from trainpilot.cli.options import JsonFlag, parse_duration
 from trainpilot.errors import UsageError
 from trainpilot.report.format import duration
+from trainpilot.signals import SignalRequest
 
 if TYPE_CHECKING:
     from trainpilot.benchmarking import SweepProgress, SweepSummary
@@ -85,29 +85,11 @@ def benchmark(
     return _EXIT_TERMINATED if termination.requested else EXIT_INTERRUPTED
 
 
-class Termination:
-    """While it is open, SIGTERM interrupts like Ctrl-C; more of them change nothing.
-
-    Signals reach the main thread only, so elsewhere it never interrupts; nor where the process ignores the signal.
-
-    Attributes:
-        requested: True after SIGTERM.
-    """
+class Termination(SignalRequest):
+    """While it is open, SIGTERM interrupts like Ctrl-C; more of them change nothing."""
 
     def __init__(self) -> None:
-        self.requested = False
-        self._previous: Any = None
-
-    def __enter__(self) -> Termination:
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
-            self._previous = signal.signal(signal.SIGTERM, self._handle)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
-            self._previous = None
+        super().__init__(signal.SIGTERM)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if not self.requested:
