@@ -1,11 +1,12 @@
 """Few rows on a new machine: the reference predictor, calibration figures and k local rows, against local rows alone.
 
-    python benchmarks/few_rows.py --dataset datasets/FOLDER [--rows 0,10,50,150] [--seeds 5] [--json]
+    python benchmarks/few_rows.py --dataset datasets/FOLDER [--machine ID] [--rows 0,10,50,150] [--seeds 5] [--json]
 
-With one machine in a dataset, its rows on one thread stand for the machine that the reference was measured on, and
-its rows on all threads for the new one: their rates differ by class of operator as those of two machines do, and each
-has calibration figures of its own. No workload is on both sides. Errors are those on all rows of the "new machine" that
-were not among the k.
+The machine with the fewest rows (or the one named) is the new one, and the reference is fitted on the others. With one
+machine in a dataset, its rows on one thread stand for the machine that the reference was measured on, and its rows on
+all threads for the new one: their rates differ by class of operator as those of two machines do, and each has
+calibration figures of its own. No workload is on both sides. Errors are those on all rows of the new machine that were
+not among the k.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def part(labels: Labels, rows: np.ndarray[Any, Any]) -> Labels:
     """Some of the rows."""
     values = {name: found[rows] for name, found in labels.values.items()}
     table = labels.table.take(rows)
-    operators = None if labels.operators is None else labels.operators.of(set(table.workload_hash))
+    operators = None if labels.operators is None else labels.operators.of(set(table.workload_hash), set(table.context))
     return dataclasses.replace(labels, table=table, values=values, rows=len(rows), operators=operators)
 
 
@@ -60,15 +61,24 @@ def main() -> None:
     """Measure the curve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", type=Path, required=True, help="Parquet file or folder")
+    parser.add_argument("--machine", help="id of the machine that is the new one")
     parser.add_argument("--rows", default="0,10,50,150", help="numbers of local rows")
     parser.add_argument("--seeds", type=int, default=5, help="random choices of the local rows")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
     frame = dataset_frame(options.dataset)
     frame = frame[(frame["backend"] == BACKEND) & (frame["phase"] == "train_step")]
-    most = int(frame["threads"].max())
-    new = as_new_machine(clean(frame[frame["threads"] == most]))
-    old = clean(frame[frame["threads"] == 1], dataset_operators(options.dataset))
+    counts = frame["machine_id"].value_counts()
+    if options.machine is not None and options.machine not in counts:
+        parser.error(f"no row of machine {options.machine}: {', '.join(counts.index)}")
+    timings = dataset_operators(options.dataset)
+    if len(counts) > 1:
+        name = options.machine or counts.index[-1]
+        new = clean(frame[frame["machine_id"] == name])
+        old = clean(frame[frame["machine_id"] != name], timings)
+    else:
+        new = as_new_machine(clean(frame[frame["threads"] == int(frame["threads"].max())]))
+        old = clean(frame[frame["threads"] == 1], timings)
     old = part(old, without(old.table, set(new.table.model_hash)))
     reference = fit_predictor(BACKEND, old, n_jobs=1)
     settings = {tuple(context)[1:] for context in reference.contexts}

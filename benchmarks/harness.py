@@ -5,8 +5,8 @@
 
 Prints, as one JSON document:
 
-* label noise of the ``noise`` sweep on one thread and on all: mean |first / second - 1|, for the label of one round and
-  for the median of two rounds, and the ratio of both;
+* label noise of the ``noise`` sweep on one thread and on all: mean |first / second - 1| of the median of one round's
+  windows and of the label as predictors learn it, from one round and from two, and the ratio of the last to the first;
 * the share of the wall time of a sweep that is spent inside steps: timed, warm-up and first ones, and those timed
   operator by operator. All else counts against it: starting workers, tracing, building models, control runs, the
   store. Probing the machine comes once, before a first sweep, and is told apart;
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from trainpilot.benchmarking import load_sweep, parse_shard, this_site
-from trainpilot.store import NoiseReport, TimingStore, benchmark, noise_report, open_store
+from trainpilot.store import LEARNED, NoiseReport, TimingStore, benchmark, noise_report, open_store
 
 _GUARD_SWEEP = """
 description = "Short configurations, to see which rounds the guard marks"
@@ -58,16 +58,19 @@ def noise_figures(store: TimingStore, cores: int) -> dict[str, Any]:
 
 
 def _group_figures(report: NoiseReport, group: str) -> dict[str, Any]:
-    """The label as predictors learn it, from one round and from two, against the median of one round's windows."""
+    """The label as predictors learn it, from one round and from two, against the median of one round's windows.
+
+    How windows and rounds become a label is chosen for each configuration on the other ones.
+    """
     found = {entry.statistic: entry.mean for entry in report.entries if entry.group == group}
     plain = found.get("median")
-    one = found.get("label, drift corrected")
-    two = found.get("label, drift corrected, median of 2 rounds")
+    one, two = found.get(LEARNED), found.get(f"{LEARNED}, 2 rounds")
     return {
         "median_of_one_window_series": plain,
         "label_of_one_round": one,
         "label_of_two_rounds": two,
         "ratio": None if not plain or two is None else two / plain,
+        "rule": report.rules.get(group),
         "best_statistic": min(found, key=lambda name: found[name], default=None),
     }
 

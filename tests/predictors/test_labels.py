@@ -85,7 +85,11 @@ def test_label_noise_is_the_mean_difference_between_repetitions():
     noise = clean(frame([row(0.10), row(0.11, repetition=1), row(0.5, model="single")])).noise
     assert noise["configurations"] == 1
     assert noise["mean"] == pytest.approx(0.1)
-    assert clean(frame([row()])).noise == {"mean": None, "configurations": 0}
+    assert clean(frame([row()])).noise == {
+        "mean": None,
+        "configurations": 0,
+        "rules": {"here/1": "label, drift to the power 1.00, median of the rounds"},
+    }
 
 
 def test_calibration_figures_are_medians_by_context():

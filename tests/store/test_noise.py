@@ -39,9 +39,10 @@ def test_noise_is_the_mean_relative_difference_of_the_rounds():
 
 def test_four_rounds_also_give_labels_of_two():
     report = noise_report(rounds("a", [1.0, 2.0, 3.0, 4.0]))
-    # Even rounds 1 and 3, odd rounds 2 and 4: medians 2 and 3, minima 1 and 2.
-    assert entry(report, "median, median of 2 rounds", rounds=2).mean == pytest.approx(1 / 3)
-    assert entry(report, "median, min of 2 rounds", rounds=2).mean == pytest.approx(1 / 2)
+    # The three ways to pair the rounds: 1, 2 against 3, 4; 1, 3 against 2, 4; 1, 4 against 2, 3.
+    # Medians 1.5 and 3.5, 2 and 3, 2.5 and 2.5; minima 1 and 3, 1 and 2, 1 and 2.
+    assert entry(report, "median, median of 2 rounds", rounds=2).mean == pytest.approx((4 / 7 + 1 / 3 + 0) / 3)
+    assert entry(report, "median, min of 2 rounds", rounds=2).mean == pytest.approx((2 / 3 + 1 / 2 + 1 / 2) / 3)
     assert entry(report, "median").pairs == 2
 
 

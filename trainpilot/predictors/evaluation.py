@@ -134,7 +134,8 @@ def _learning_curve(frame: pd.DataFrame, labels: Labels, level: float, n_jobs: i
 def _fitted(labels: Labels, train: NDArray[np.intp], level: float, n_jobs: int | None) -> TargetModel:
     """Our predictor of the step time, fitted on some of the steps."""
     table = labels.table.take(train)
-    operators = None if labels.operators is None else labels.operators.of(set(table.workload_hash))
+    # Of this machine alone, too: another one may have timed the operators of the same workloads.
+    operators = labels.operators and labels.operators.of(set(table.workload_hash), set(table.context))
     times = labels.values[STEP_TIME.name][train]
     splits = Splits.of(table, labels.figures, coarse=True)
     return TargetModel(STEP_TIME, level, n_jobs).fit(table, times, labels.figures, splits, operators)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections import Counter
@@ -16,6 +15,7 @@ from trainpilot.errors import PredictorError
 from trainpilot.predictors.operator_labels import OperatorLabels, Timings, operator_labels
 from trainpilot.predictors.table import WorkTable, check_features, context_of_row, records, table_of_rows
 from trainpilot.predictors.terms import measure_work
+from trainpilot.store.label_rule import LABEL, LabelRule, Round, choose_rule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 # No step of a training run takes a day: such a label is a fault of the clock or the unit.
 LONGEST_STEP_S = 86_400.0
 LEAST_QUIET_CONFIGURATIONS = 8
-_LEAST_REPETITIONS = 30
 _WORK = "work"  # entry of a row that has been checked: its amounts, which take most of the time of cleaning
-_LARGEST_DRIFT = 1.0  # log units between two rounds; what differs more has another cause
 
 
 @dataclass(frozen=True)
@@ -35,14 +33,16 @@ class Labels:
 
     Attributes:
         table: The steps, n of them.
-        values: ``{target: labels}``, each of shape (n,), NaN where a configuration has no such label. Medians over
-            the repetitions of a configuration.
+        values: ``{target: labels}``, each of shape (n,), NaN where a configuration has no such label. Step times are
+            joined over the repetitions of a configuration by the rule of their machine and number of threads, which
+            is the one that re-measures best; of the others the median is taken.
         figures: Calibration figures by context: medians over the rows.
         rows: Rows that were used.
         dropped: Rows that were not used, by reason.
         contended: Rows among those used that were measured while something else used the machine.
-        noise: Mean relative difference between two repetitions (``mean``) and how many configurations have
-            repetitions (``configurations``); ``mean`` is None if none has.
+        noise: Mean relative difference between two repetitions (``mean``), how many configurations have
+            repetitions (``configurations``), and how repetitions become a label, in words, by
+            ``<machine id>/<threads>`` (``rules``); ``mean`` is None if none has.
         data_hash: Hash of the rows used and their labels.
         controls: Usual time of the control workload in s by ``<machine id>/<threads>``: the conditions that the labels
             are those of.
@@ -81,9 +81,8 @@ def clean(frame: pd.DataFrame, timings: Timings | None = None) -> Labels:
         else:
             kept.append(row)
     raw = {row["row_id"]: row["step_time_s"] for row in kept}
-    usual = _usual_controls(kept)
-    exponents = {place: _drift_exponent([row for row in kept if _place(row) == place]) for place in usual}
-    kept = [_without_drift(row, usual, exponents) for row in kept]
+    rules = _rules(kept)
+    kept = [{**row, "step_time_s": rules[_place(row)].of_round(_round(row))} for row in kept]
     quiet = [row for row in kept if not row.get("contended")]
     # Under contention threads wait for each other and a step takes up to hundreds of times as long, so such labels
     # are left out, unless there is hardly anything else.
@@ -101,8 +100,11 @@ def clean(frame: pd.DataFrame, timings: Timings | None = None) -> Labels:
     firsts = [rows[0] for rows in groups.values()]
     values = {
         name: np.array([_median(_label(name, row) for row in rows) for rows in groups.values()])
-        for name in ("step_time_s", "setup_time_s", "peak_memory_bytes", "energy_j")
+        for name in ("setup_time_s", "peak_memory_bytes", "energy_j")
     }
+    values["step_time_s"] = np.array(
+        [rules[_place(rows[0])].join([row["step_time_s"] for row in rows]) for rows in groups.values()]
+    )
     factors = {
         row["row_id"]: label / raw[row["row_id"]]
         for label, rows in zip(values["step_time_s"], groups.values(), strict=True)
@@ -115,49 +117,31 @@ def clean(frame: pd.DataFrame, timings: Timings | None = None) -> Labels:
         rows=len(used),
         dropped=dict(dropped),
         contended=sum(bool(row.get("contended")) for row in used),
-        noise=_noise(list(groups.values())),
+        noise={**_noise(list(groups.values())), "rules": {place: rule.describe() for place, rule in rules.items()}},
         data_hash=_hash(used),
-        controls=usual,
+        controls={place: rule.usual_control_s for place, rule in rules.items() if rule.usual_control_s},
         operators=operator_labels(used, timings or {}, factors),
     )
 
 
-def _usual_controls(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Median time of the control workload by place."""
-    found: dict[str, list[float]] = {}
+def _rules(rows: list[dict[str, Any]]) -> dict[str, LabelRule]:
+    """How repetitions become labels, by place; told by the rows that were measured with nothing else running."""
+    places: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        if _control_time(row):
-            found.setdefault(_place(row), []).append(_control_time(row))
-    return {place: float(np.median(times)) for place, times in sorted(found.items())}
+        places.setdefault(_place(row), []).append(row)
+    return {
+        place: choose_rule(
+            [
+                [_round(row) for row in repeated]
+                for repeated in _by_configuration([row for row in found if not row.get("contended")] or found).values()
+            ]
+        )
+        for place, found in sorted(places.items())
+    }
 
 
-def _drift_exponent(rows: list[dict[str, Any]]) -> float:
-    """How far steps follow the control workload: the slope of the logarithms between two rounds of one configuration.
-
-    1 if a step slows down as much as the control does. Fewer repetitions than tell it leave it at 1.
-    """
-    steps, controls = [], []
-    for repeated in _by_configuration([row for row in rows if _control_time(row)]).values():
-        for first, second in itertools.pairwise(repeated):
-            steps.append(math.log(first["step_time_s"] / second["step_time_s"]))
-            controls.append(math.log(_control_time(first) / _control_time(second)))
-    y, x = np.array(steps), np.array(controls)
-    usable = (np.abs(y) < _LARGEST_DRIFT) & (np.abs(x) < _LARGEST_DRIFT)
-    if usable.sum() < _LEAST_REPETITIONS or not (x[usable] ** 2).sum() > 0:
-        return 1.0
-    return float(np.clip((x[usable] @ y[usable]) / (x[usable] @ x[usable]), 0.0, 1.0))
-
-
-def _without_drift(row: dict[str, Any], usual: dict[str, float], exponents: dict[str, float]) -> dict[str, Any]:
-    """A row with the step time as it would have been under the usual conditions of its machine.
-
-    On a shared host everything takes longer for minutes on end, the control workload of each row too.
-    """
-    control = _control_time(row)
-    if not control:
-        return row
-    place = _place(row)
-    return {**row, "step_time_s": row["step_time_s"] * (usual[place] / control) ** exponents[place]}
+def _round(row: dict[str, Any]) -> Round:
+    return Round({**(row.get("step_quantiles_s") or {}), LABEL: row["step_time_s"]}, _control_time(row))
 
 
 def _control_time(row: dict[str, Any]) -> float:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainpilot.benchmarking import OperatorTiming
+    from trainpilot.predictors.table import Context
 
 Timings = Mapping[str, Sequence["OperatorTiming"]]
 Sizes = tuple[int, ...]
@@ -47,9 +48,11 @@ class OperatorLabels:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def of(self, workloads: Collection[str]) -> OperatorLabels:
-        """Those of these steps."""
+    def of(self, workloads: Collection[str], contexts: Collection[Context] | None = None) -> OperatorLabels:
+        """Those of these steps, where they ran in one of these contexts."""
         chosen = np.flatnonzero(np.isin(self.workload_hash.astype(str), sorted(workloads)))
+        if contexts is not None:
+            chosen = chosen[[context in contexts for context in self.context[chosen]]]
         return OperatorLabels(
             self.kind[chosen],
             self.features[chosen],

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
         merge,
         verify,
     )
-    from trainpilot.store.noise import NoiseEntry, NoiseReport, noise_report
+    from trainpilot.store.noise import LEARNED, NoiseEntry, NoiseReport, noise_report
     from trainpilot.store.spilled import Kept, import_spilled, keep_row, spill
     from trainpilot.store.store import SweepEntry, TimingStore, list_sweeps, open_store
 
 # Resolved when first used: the database library takes a fifth of a second to load.
 _HOMES = {
     "Kept": "spilled",
+    "LEARNED": "noise",
     "NoiseEntry": "noise",
     "NoiseReport": "noise",
     "SweepEntry": "store",
@@ -46,6 +47,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "LEARNED",
     "Kept",
     "NoiseEntry",
     "NoiseReport",

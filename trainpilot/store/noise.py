@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainpilot.benchmarking import Measurement
-from trainpilot.benchmarking.timing import QUANTILES, quantile
+from trainpilot.benchmarking.timing import quantile
+from trainpilot.store.label_rule import (
+    LABEL,
+    OVER_ROUNDS,
+    LabelRule,
+    Round,
+    choose_rule,
+    drift_rule,
+    errors_of,
+    remeasured,
+)
 from trainpilot.store.store import TimingStore
 
-_SINGLE = ("min", "p10", "p25", "median")
-# How the labels of several rounds are reduced to one.
-_OVER_ROUNDS: dict[str, Callable[[Sequence[float]], float]] = {"min": min, "median": statistics.median}
+_SINGLE = (LABEL, "min", "p10", "p25", "median")
+LEARNED = "label as learned"
+_LEARNED_OF_TWO = f"{LEARNED}, 2 rounds"
 _CORRECTED = ", drift corrected"
 _DURATIONS = (
     (0.0, 1e-3, "under 1 ms"),
@@ -30,7 +39,9 @@ class NoiseEntry:
 
     Attributes:
         statistic: Statistic of the windows of one round, e.g. ``median``; with several rounds also how these are
-            reduced, e.g. ``median, median of 2 rounds``. ``drift corrected`` divides by the control workload.
+            reduced, e.g. ``median, median of 2 rounds``. ``drift corrected`` divides the control workload out as far
+            as the repetitions tell. ``label as learned`` is what predictors learn: the rule that re-measures best,
+            chosen for each configuration on the other ones.
         rounds: Rounds that make one label.
         group: ``all``, ``1 thread``, ``2 threads``, ..., or a range of step times.
         pairs: Number of pairs that were compared.
@@ -57,26 +68,24 @@ class NoiseReport:
         configurations: Configurations with two rounds or more.
         contended: Share of the rows taken under contention.
         excluded: Rows that were left out because of it.
+        rules: How rounds become the label, in words, by number of threads (and machine, where there are several).
     """
 
     entries: tuple[NoiseEntry, ...]
     configurations: int
     contended: float
     excluded: int
+    rules: dict[str, str]
 
     @property
     def label_noise(self) -> float | None:
-        """Mean re-measurement error of the label of one round, or None without pairs.
-
-        Where the rounds have control times, it is that of the label with the drift divided out, as predictors learn it.
-        """
-        found = {entry.statistic: entry.mean for entry in self.entries if entry.group == "all"}
-        return found.get(f"label{_CORRECTED}", found.get("label"))
+        """Mean re-measurement error of the label of one round as predictors learn it, or None without pairs."""
+        return next((entry.mean for entry in self.entries if (entry.statistic, entry.group) == (LEARNED, "all")), None)
 
     def best(self, group: str = "all", rounds: int = 1) -> NoiseEntry | None:
         """The statistic with the smallest mean error."""
         entries = [
-            e for e in self.entries if e.group == group and e.rounds == rounds and not e.statistic.startswith("label")
+            e for e in self.entries if e.group == group and e.rounds == rounds and not e.statistic.startswith(LABEL)
         ]
         return min(entries, key=lambda entry: entry.mean, default=None)
 
@@ -86,8 +95,8 @@ def noise_report(
 ) -> NoiseReport:
     """Compare the rounds of each configuration on one machine with each other.
 
-    One-round statistics compare neighbouring rounds (first with second, third with fourth); with four rounds or more,
-    statistics of two rounds compare the even with the odd ones, so that both labels span the same time.
+    One-round statistics compare neighbouring rounds (first with second, third with fourth); of four rounds or more, the
+    first four give two labels of two rounds each, in all three ways to pair them.
 
     Args:
         source: A store, or rows.
@@ -107,11 +116,18 @@ def noise_report(
         groups[row.config_key].append(row)
     repeated = [found for found in groups.values() if len(found) >= 2]
     errors: dict[tuple[str, int, str], list[float]] = defaultdict(list)
-    for found in repeated:
-        names = _groups_of(found)
-        for (statistic, rounds), values in _errors(found).items():
-            for name in names:
-                errors[statistic, rounds, name].extend(values)
+    rules = {}
+    for place, members in _by_place(repeated).items():
+        rounds = [[_round(row) for row in found] for found in members]
+        rules[place] = choose_rule(rounds).describe()
+        named = [
+            *_errors(rounds),
+            *(((LEARNED, 1), remeasured(rounds, 1)), ((_LEARNED_OF_TWO, 2), remeasured(rounds, 2))),
+        ]
+        for (statistic, count), by_configuration in named:
+            for found, values in zip(members, by_configuration, strict=True):
+                for name in _groups_of(found):
+                    errors[statistic, count, name].extend(values)
     return NoiseReport(
         entries=tuple(
             NoiseEntry(
@@ -124,48 +140,57 @@ def noise_report(
                 p90=quantile(values, 0.9),
             )
             for (statistic, rounds, group), values in sorted(errors.items())
+            if values
         ),
         configurations=len(repeated),
         contended=marked / len(rows) if rows else 0.0,
         excluded=len(rows) - len(kept),
+        rules=rules,
     )
 
 
 def _groups_of(found: Sequence[Measurement]) -> list[str]:
-    threads = found[0].threads
     typical = statistics.median(row.step_time_s for row in found if row.step_time_s is not None)
     duration = next(name for low, high, name in _DURATIONS if low <= typical < high)
-    return ["all", f"{threads} thread{'s' if threads != 1 else ''}", duration]
+    return ["all", _threads(found), duration]
 
 
-def _errors(found: Sequence[Measurement]) -> dict[tuple[str, int], list[float]]:
-    """Re-measurement errors of one configuration by statistic and number of rounds."""
-    errors: dict[tuple[str, int], list[float]] = {}
-    series: dict[str, list[float]] = {"label": [_number(row.step_time_s) for row in found]}
+def _by_place(repeated: Sequence[Sequence[Measurement]]) -> dict[str, list[Sequence[Measurement]]]:
+    """Configurations by machine and number of threads, whose labels are made alike."""
+    machines = {found[0].machine_id for found in repeated}
+    places: dict[str, list[Sequence[Measurement]]] = defaultdict(list)
+    for found in repeated:
+        threads = _threads(found)
+        places[threads if len(machines) == 1 else f"{threads}, machine {found[0].machine_id}"].append(found)
+    return dict(sorted(places.items()))
+
+
+def _threads(found: Sequence[Measurement]) -> str:
+    threads = found[0].threads
+    return f"{threads} thread{'s' if threads != 1 else ''}"
+
+
+def _round(row: Measurement) -> Round:
+    assert row.step_time_s is not None
+    return Round({**row.step_quantiles_s, LABEL: row.step_time_s}, row.control_time_s or 0.0)
+
+
+def _errors(groups: Sequence[Sequence[Round]]) -> Iterator[tuple[tuple[str, int], list[list[float]]]]:
+    """Re-measurement errors by configuration, for each statistic and number of rounds."""
     for name in _SINGLE:
-        assert name in QUANTILES
-        if all(name in row.step_quantiles_s for row in found):
-            series[name] = [row.step_quantiles_s[name] for row in found]
-    if all(row.control_time_s for row in found):
-        controls = [_number(row.control_time_s) for row in found]
-        series |= {f"{name}{_CORRECTED}": _corrected(values, controls) for name, values in series.items()}
-    for name, values in series.items():
-        errors[name, 1] = [_difference(first, second) for first, second in zip(values[::2], values[1::2], strict=False)]
-        if len(values) >= 4:
-            for over, reduce in _OVER_ROUNDS.items():
-                even, odd = reduce(values[0:4:2]), reduce(values[1:4:2])
-                errors[f"{name}, {over} of 2 rounds", 2] = [_difference(even, odd)]
-    return errors
-
-
-def _corrected(values: Sequence[float], controls: Sequence[float]) -> list[float]:
-    return [value / control for value, control in zip(values, controls, strict=True)]
-
-
-def _difference(first: float, second: float) -> float:
-    return abs(first / second - 1)
-
-
-def _number(value: Any) -> float:
-    assert value is not None
-    return float(value)
+        if any(name not in round_.times for rounds in groups for round_ in rounds):
+            continue
+        plain = LabelRule(name, exponent=0.0)
+        yield (name, 1), [list(errors_of(plain, rounds, 1)) for rounds in groups]
+        for over in OVER_ROUNDS:
+            joined = LabelRule(name, over, exponent=0.0)
+            yield (f"{name}, {over} of 2 rounds", 2), [list(errors_of(joined, rounds, 2)) for rounds in groups]
+        if all(round_.control_s for rounds in groups for round_ in rounds):
+            steady = drift_rule(groups, name)
+            yield (f"{name}{_CORRECTED}", 1), [list(errors_of(steady, rounds, 1)) for rounds in groups]
+            for over in OVER_ROUNDS:
+                joined = drift_rule(groups, name, over)
+                yield (
+                    (f"{name}{_CORRECTED}, {over} of 2 rounds", 2),
+                    [list(errors_of(joined, rounds, 2)) for rounds in groups],
+                )

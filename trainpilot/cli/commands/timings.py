@@ -160,6 +160,7 @@ def print_noise(
                 "configurations": report.configurations,
                 "contended": report.contended,
                 "excluded": report.excluded,
+                "rules": report.rules,
                 "entries": entries,
             }
         )
@@ -182,6 +183,8 @@ def print_noise(
         f"{report.configurations} configurations with two rounds or more; {report.contended:.0%} of the rows taken "
         f"under contention, {report.excluded} left out"
     )
+    for place, rule in report.rules.items():
+        print_text(f"label on {place}: {rule}")
 
 
 def _print_added(added: int, known: int, as_json: bool) -> None:
